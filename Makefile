@@ -1,0 +1,58 @@
+# `make` lists the targets. Each target that needs the environment sets it up by itself.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+RUNS ?= 500
+JOBS ?= 4
+PY := .venv/bin/python
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.venv/.ready: pyproject.toml scripts/setup.sh
+	@PYTHON="$(PYTHON)" scripts/setup.sh
+
+.PHONY: setup
+setup: .venv/.ready ## make .venv with everything in it (the other targets do this by themselves)
+
+.PHONY: demo
+demo: .venv/.ready ## watch a stalled worker come back and be refused (seconds; embedded server)
+	@$(PY) -m proofs.demo
+
+.PHONY: test
+test: .venv/.ready ## the whole suite, in parallel, on an embedded PostgreSQL
+	@$(PY) -m pytest -q -n $(JOBS)
+
+.PHONY: check
+check: .venv/.ready ## format, lint, types, tidy
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+	@$(PY) -m pytest -q tests/test_tidy.py
+
+.PHONY: format
+format: .venv/.ready ## rewrite the code in the house format
+	@$(PY) -m ruff format .
+	@$(PY) -m ruff check --fix .
+
+.PHONY: migrate
+migrate: .venv/.ready ## bring FAULTLINE_DATABASE_URL, or the embedded server, to this version
+	@if [ -z "$$FAULTLINE_DATABASE_URL" ]; then .venv/bin/faultline db start; fi
+	@.venv/bin/faultline migrate
+
+.PHONY: lease-race
+lease-race: .venv/.ready ## the race RUNS times (default 500) in parallel; says how many held (minutes)
+	@$(PY) -m proofs.race run --runs $(RUNS)
+
+.PHONY: lease-race-log
+lease-race-log: .venv/.ready ## the race once, as a structured trace in JSON lines
+	@$(PY) -m proofs.race log
+
+.PHONY: mutants
+mutants: .venv/.ready ## remove each guard in turn; a named test must fail every time (minutes)
+	@$(PY) -m proofs.mutants
+
+.PHONY: bench-verbs
+bench-verbs: .venv/.ready ## what claim and complete cost inside the server, by batch size (half a minute)
+	@$(PY) -m bench.verbs

@@ -1,0 +1,93 @@
+"""What the verbs answer with: plain values, no behaviour, no connection behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from faultline.errors import StaleLease, StaleReason
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One priority of one queue: what a worker claims from."""
+
+    lane: int
+    queue: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A job that was claimed, with the token under which its attempt may end."""
+
+    job_id: UUID
+    token: int
+    lane: int
+    seq: int
+    attempts: int
+    crashes: int
+    snoozes: int
+    lease_seconds: float
+    task: str
+    payload: Any
+    headers: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """An attempt that was refused: it no longer held its lease."""
+
+    job_id: UUID
+    token: int
+    current_token: int | None
+    reason: StaleReason
+
+    def error(self) -> StaleLease:
+        """The same facts as the exception a handler gets."""
+        return StaleLease(self.job_id, self.token, self.current_token, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What became of one lease: only `lost` means that the handler has to stop."""
+
+    job_id: UUID
+    token: int
+    verdict: Literal["renewed", "busy", "lost"]
+    expires_at: datetime | None
+    cancel_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """A lease that was taken away from its owner because it had expired."""
+
+    job_id: UUID
+    token: int
+    worker: str
+    state: Literal["queued", "quarantined"]
+    crashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """`requested` means that the job runs, and its worker will be told."""
+
+    job_id: UUID
+    verdict: Literal["cancelled", "requested", "finished"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where one job stands, as its producer may see it."""
+
+    state: str
+    token: int
+    attempts: int
+    next_run_at: datetime | None
+    finished_at: datetime | None
+    result: Any
+    error: Any

@@ -1,0 +1,379 @@
+"""The lease protocol: the one module that changes jobs.
+
+    enqueue → claim → (execute) → (renew)* → complete | fail | snooze | release | cancel_attempt
+    and, from outside: reclaim, promote, cancel, requeue
+
+One method per verb, one SQL function per method. A verb is a `Call`: a statement, its parameters
+and how to read the answer. Run it on the connection you have; the caller owns the transaction:
+
+    verbs = Protocol("faultline")
+    leases = verbs.claim("worker-1", lanes, max_jobs=10).run(conn)
+    leases = await verbs.claim("worker-1", lanes, max_jobs=10).arun(async_conn)
+
+Nothing here sleeps, retries, logs, opens a connection or reads a clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+import psycopg
+from psycopg import AsyncConnection, Connection, errors
+from psycopg.rows import tuple_row
+
+from faultline.config import DEFAULT_SCHEMA, schema_name
+from faultline.connect import schema_missing
+from faultline.errors import InvalidArgument, KeyInFlight, from_sqlstate
+from faultline.jobs import Cancelled, Lane, Lease, Reclaimed, Renewal, Stale, Status
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Attempts = Sequence[tuple[UUID, int]]  # (job_id, token) of each attempt a verb is about
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One statement, and how to read its rows. `run` and `arun` differ by one word."""
+
+    schema: str
+    statement: str
+    parameters: tuple[Any, ...]
+    read: Callable[[list[Row]], T]
+
+    def run(self, conn: Connection[Any]) -> T:
+        """Execute on this connection, in whatever transaction it is in."""
+        with translated_errors(self.schema), conn.cursor(row_factory=tuple_row) as cursor:
+            return self.read(cursor.execute(self.statement, self.parameters).fetchall())
+
+    async def arun(self, conn: AsyncConnection[Any]) -> T:
+        """As `run`, for asyncio."""
+        with translated_errors(self.schema):
+            async with conn.cursor(row_factory=tuple_row) as cursor:
+                await cursor.execute(self.statement, self.parameters)
+                return self.read(await cursor.fetchall())
+
+
+@contextmanager
+def translated_errors(schema: str) -> Iterator[None]:
+    """The database's errors as ours where they are ours; everybody else's pass through."""
+    try:
+        yield
+    except psycopg.Error as error:
+        ours = from_sqlstate(
+            error.sqlstate, error.diag.message_primary or "", error.diag.message_detail
+        )
+        if ours is not None:
+            raise ours from error
+        if isinstance(error, errors.InvalidSchemaName | errors.UndefinedFunction):
+            raise schema_missing(schema) from error
+        if isinstance(error, errors.LockNotAvailable):
+            raise KeyInFlight(
+                "another transaction holds what this call needs and has not ended within the "
+                "lock timeout; nothing was written: try again"
+            ) from error
+        if isinstance(error, errors.UntranslatableCharacter):
+            raise InvalidArgument(
+                "JSON for PostgreSQL cannot contain the character \\u0000: remove it first"
+            ) from error
+        if isinstance(error, psycopg.DataError):
+            raise InvalidArgument(
+                f"an argument is not of its type or out of its range ({_first_line(error)}); "
+                "nothing was written"
+            ) from error
+        raise
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"an argument is not Unicode text ({error})") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def to_json(value: Any, what: str) -> str:
+    """The value as JSON text, or InvalidArgument saying what is wrong with it."""
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(
+            f"{what} is not JSON ({error}): use only dict with str keys, list, str, int, float, "
+            "bool and None"
+        ) from error
+    return text
+
+
+class Protocol:
+    """The verbs of one installation, that is, of one schema."""
+
+    def __init__(self, schema: str = DEFAULT_SCHEMA) -> None:
+        self.schema = schema_name(schema)
+
+    # ── producers ────────────────────────────────────────────────────────────────────────────────
+
+    def enqueue(
+        self, task: str, payload: Any = None, *, job_id: UUID | None = None, **options: Any
+    ) -> Call[UUID]:
+        """Accept one job; `options` are the named arguments of the SQL function."""
+        text = to_json({} if payload is None else payload, "payload")
+        named = {"id": job_id, **_checked(options, without={"id", "idempotency_keys"})}
+        return self._call("enqueue", (task, text), _one, named, casts=("text", "jsonb"))
+
+    def enqueue_many(
+        self, task: str, ids: Sequence[UUID], payloads: Sequence[Any], **options: Any
+    ) -> Call[list[UUID]]:
+        """Accept many jobs of one task, all or none; answers with the ids in force."""
+        text = to_json(list(payloads), "payloads")
+        return self._call(
+            "enqueue_many",
+            (task, list(ids), text),
+            _one,
+            _checked(options, without={"id", "idempotency_key"}),
+            casts=("text", "uuid[]", "jsonb"),
+        )
+
+    def status(self, job_id: UUID) -> Call[Status | None]:
+        """Where the job stands, for who enqueued it or an operator."""
+        return self._call("status", (job_id,), lambda rows: Status(*rows[0]) if rows else None)
+
+    def cancel(self, job_ids: Sequence[UUID], reason: str | None = None) -> Call[list[Cancelled]]:
+        """End waiting jobs, ask running ones to stop."""
+        return self._call("cancel", (list(job_ids), reason), _each(Cancelled), casts=_UUIDS)
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────
+
+    def lanes(self, queues: Sequence[str]) -> Call[list[Lane]]:
+        """The lanes of these queues, highest priority first."""
+        return self._call("lanes", (list(queues),), _each(Lane), casts=("text[]",))
+
+    def claim(
+        self,
+        worker: str,
+        lanes: Sequence[int],
+        *,
+        max_jobs: int = 1,
+        cursors: Sequence[int] | None = None,
+        started: bool = True,
+    ) -> Call[list[Lease]]:
+        """Lease up to `max_jobs` due jobs, each under a token higher than any before."""
+        arguments = (worker, list(lanes), max_jobs, list(cursors) if cursors else None, started)
+        return self._call("claim", arguments, _leases, casts=("text", "int[]", "int", "bigint[]"))
+
+    def execute(self, attempts: Attempts) -> Call[list[Stale]]:
+        """These claimed jobs begin now; answers with the stale ones."""
+        return self._settle("execute", attempts)
+
+    def renew(self, attempts: Attempts) -> Call[list[Renewal]]:
+        """Extend these leases, if they are alive."""
+        return self._call("renew", _columns(attempts), _each(Renewal), casts=_ATTEMPTS)
+
+    def complete(
+        self, attempts: Attempts, results: Sequence[Any] | None = None
+    ) -> Call[list[Stale]]:
+        """End these attempts as succeeded; answers with the stale ones, which were refused."""
+        text = None if results is None else to_json(list(results), "result")
+        return self._settle("complete", attempts, text, casts=("jsonb",))
+
+    def complete_one(self, job_id: UUID, token: int, result: Any = None) -> Call[None]:
+        """End the attempt in the caller's own transaction; raises StaleLease."""
+        text = None if result is None else to_json(result, "result")
+        return self._call("complete_one", (job_id, token, text), _nothing, casts=_ONE_RESULT)
+
+    def fail(
+        self,
+        attempts: Attempts,
+        errors: Sequence[Any] | None = None,
+        *,
+        delays: Sequence[float | None] | None = None,
+        dead: Sequence[bool] | None = None,
+    ) -> Call[list[Stale]]:
+        """End these attempts as failed: tried again after a delay, or dead."""
+        text = None if errors is None else to_json(list(errors), "error")
+        columns = (text, list(delays) if delays else None, list(dead) if dead else None)
+        return self._settle("fail", attempts, *columns, casts=("jsonb", "float8[]", "bool[]"))
+
+    def snooze(self, attempts: Attempts, delays: Sequence[float]) -> Call[list[Stale]]:
+        """Put these jobs off by so many seconds, without using up an attempt."""
+        return self._settle("snooze", attempts, list(delays), casts=("float8[]",))
+
+    def release(self, attempts: Attempts) -> Call[list[Stale]]:
+        """Hand these jobs back, to their own places in their queues."""
+        return self._settle("release", attempts)
+
+    def cancel_attempt(self, attempts: Attempts, reason: str | None = None) -> Call[list[Stale]]:
+        """The attempts end their own jobs as cancelled."""
+        return self._settle("cancel_attempt", attempts, reason)
+
+    def reclaim(self, max_jobs: int = 100) -> Call[list[Reclaimed]]:
+        """Take expired leases away from their owners."""
+        return self._call("reclaim", (max_jobs,), _each(Reclaimed), casts=("int",))
+
+    def promote(self, max_jobs: int = 1000) -> Call[int]:
+        """Queue what has become due; answers with how many."""
+        return self._call("promote", (max_jobs,), _one, casts=("int",))
+
+    def assert_fence(self, job_id: UUID, token: int) -> Call[None]:
+        """The write gate: raises StaleLease unless the lease is alive, and then holds it."""
+        return self._call("assert_fence", (job_id, token), _nothing)
+
+    def fence(self, job_id: UUID, token: int) -> Call[None]:
+        """Have the server check the lease when this transaction commits."""
+        return self._call("fence", (job_id, token), _nothing)
+
+    def report_refusal(self, job_id: UUID, token: int, operation: str) -> Call[Stale | None]:
+        """Record a refusal whose own record was rolled back; None if the lease is alive."""
+        return self._call(
+            "report_refusal",
+            (job_id, token, operation),
+            lambda rows: Stale(*rows[0]) if rows else None,
+        )
+
+    def outcome(self, job_id: UUID, token: int) -> Call[str | None]:
+        """How the attempt ended; None while it has not."""
+        return self._call("outcome", (job_id, token), _one)
+
+    def beat(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        details: Mapping[str, Any] | None = None,
+        clock: datetime | None = None,
+    ) -> Call[None]:
+        """The worker is alive."""
+        arguments = (worker, list(queues), to_json(dict(details or {}), "details"), clock)
+        return self._call("beat", arguments, _nothing, casts=("text", "text[]", "jsonb"))
+
+    def leave(self, worker: str) -> Call[None]:
+        """The worker has ended."""
+        return self._call("leave", (worker,), _nothing)
+
+    def sleep(self, worker: str, queues: Sequence[str], seconds: float) -> Call[None]:
+        """Ask for a notification when one of these queues gets a job."""
+        return self._call("sleep", (worker, list(queues), seconds), _nothing, casts=_SLEEP)
+
+    def awake(self, worker: str) -> Call[None]:
+        """No more notifications, please."""
+        return self._call("awake", (worker,), _nothing)
+
+    # ── operators ────────────────────────────────────────────────────────────────────────────────
+
+    def requeue(self, job_ids: Sequence[UUID], reason: str | None = None) -> Call[list[UUID]]:
+        """Give dead or quarantined jobs another life; answers with those moved."""
+        return self._call("requeue", (list(job_ids), reason), _column, casts=_UUIDS)
+
+    def pause(self, queue: str, paused: bool = True) -> Call[None]:
+        """Stop or resume the claiming of a queue."""
+        return self._call("pause", (queue, paused), _nothing)
+
+    def rescue(self) -> Call[int]:
+        """After a restore: give every job without a pointer its pointer back."""
+        return self._call("rescue", (), _one)
+
+    def epoch_bump(self) -> Call[int]:
+        """After a restore from a disk snapshot: make all further tokens higher than any before."""
+        return self._call("epoch_bump", (), _one)
+
+    def compact(self) -> Call[bool]:
+        """Rewrite `ready` when a pinned snapshot stops vacuum."""
+        return self._call("compact", (), _one)
+
+    def create_partitions(self, months_ahead: int = 3) -> Call[int]:
+        """Make the partitions of the coming months."""
+        return self._call("create_partitions", (months_ahead,), _one)
+
+    def drop_partitions(self, older_than_days: int) -> Call[list[str]]:
+        """Forget finished jobs of months that ended so long ago; answers with the months."""
+        return self._call(
+            "drop_partitions", (f"{older_than_days} days",), _column, casts=("interval",)
+        )
+
+    # ── the statement ────────────────────────────────────────────────────────────────────────────
+
+    def _settle(
+        self, verb: str, attempts: Attempts, *more: Any, casts: tuple[str, ...] = ()
+    ) -> Call[list[Stale]]:
+        parameters = (*_columns(attempts), *more)
+        return self._call(verb, parameters, _each(Stale), casts=(*_ATTEMPTS, *casts))
+
+    def _call(
+        self,
+        verb: str,
+        parameters: tuple[Any, ...],
+        read: Callable[[list[Row]], T],
+        named: Mapping[str, Any] | None = None,
+        casts: tuple[str, ...] = (),
+    ) -> Call[T]:
+        given = {name: value for name, value in (named or {}).items() if value is not None}
+        marks = [f"%s::{cast}" for cast in casts] + ["%s"] * (len(parameters) - len(casts))
+        marks += [f"{name} => %s{_NAMED_CASTS[name]}" for name in given]
+        statement = f"select * from {self.schema}.{verb}({', '.join(marks)})"
+        return Call(self.schema, statement, (*parameters, *given.values()), read)
+
+
+_UUIDS = ("uuid[]", "text")
+_ATTEMPTS = ("uuid[]", "bigint[]")
+_ONE_RESULT = ("uuid", "bigint", "jsonb")
+_SLEEP = ("text", "text[]", "float8")
+
+# The options of enqueue and enqueue_many; a name that is not here is not an option.
+_NAMED_CASTS = {
+    "id": "",
+    "queue": "::text",
+    "priority": "::int",
+    "delay_seconds": "::float8",
+    "run_at": "::timestamptz",
+    "idempotency_key": "::text",
+    "idempotency_keys": "::text[]",
+    "headers": "::jsonb",
+    "max_attempts": "::int",
+    "max_crashes": "::int",
+    "lease_seconds": "::float8",
+    "backoff_seconds": "::float8",
+    "backoff_cap_seconds": "::float8",
+    "notify": "::bool",
+}
+
+
+def _checked(options: Mapping[str, Any], *, without: set[str]) -> dict[str, Any]:
+    """The options as the SQL function takes them; those of its sister are none of its."""
+    known = [name for name in _NAMED_CASTS if name not in without]
+    if unknown := options.keys() - set(known):
+        raise InvalidArgument(
+            f"unknown option {', '.join(sorted(unknown))}: the options are {', '.join(known)}"
+        )
+    headers = options.get("headers")
+    return {**options, "headers": None if headers is None else to_json(headers, "headers")}
+
+
+def _columns(attempts: Attempts) -> tuple[list[UUID], list[int]]:
+    return [job_id for job_id, _ in attempts], [token for _, token in attempts]
+
+
+def _one(rows: list[Row]) -> Any:
+    return rows[0][0]
+
+
+def _nothing(rows: list[Row]) -> None:
+    """For verbs that answer by not raising."""
+
+
+def _column(rows: list[Row]) -> list[Any]:
+    return [row[0] for row in rows]
+
+
+def _each(kind: Callable[..., T]) -> Callable[[list[Row]], list[T]]:
+    return lambda rows: [kind(*row) for row in rows]
+
+
+def _leases(rows: list[Row]) -> list[Lease]:
+    ids, tokens, lanes, seqs, attempts, crashes, snoozes, seconds, tasks, payloads, heads = rows[0]
+    if not ids:
+        return []
+    headers = json.loads(heads) if heads else [None] * len(ids)
+    columns = (lanes, seqs, attempts, crashes, snoozes, seconds, tasks, json.loads(payloads))
+    return [Lease(*row) for row in zip(ids, tokens, *columns, headers, strict=True)]

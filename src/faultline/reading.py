@@ -1,0 +1,72 @@
+"""Questions to the database: one function per view, nothing that changes anything.
+
+Answers are dictionaries with the view's column names, so that what SQL shows, Python shows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from psycopg import Connection, sql
+from psycopg.rows import dict_row
+
+from faultline.config import DEFAULT_SCHEMA, schema_name
+from faultline.protocol import translated_errors
+
+Record = dict[str, Any]
+
+
+class Reading:
+    """The views of one installation."""
+
+    def __init__(self, schema: str = DEFAULT_SCHEMA) -> None:
+        self.schema = schema_name(schema)
+
+    def job(self, conn: Connection[Any], job_id: UUID) -> Record | None:
+        """One job, wherever it stands."""
+        rows = self._select(conn, "jobs", "where id = %s", job_id)
+        return rows[0] if rows else None
+
+    def ledger(self, conn: Connection[Any], job_id: UUID) -> list[Record]:
+        """The successes of one job: at most one."""
+        return self._select(conn, "ledger", "where job_id = %s order by fencing_token", job_id)
+
+    def attempts(self, conn: Connection[Any], job_id: UUID) -> list[Record]:
+        """How each attempt of one job ended, by token."""
+        return self._select(conn, "attempts", "where job_id = %s order by fencing_token", job_id)
+
+    def leases(self, conn: Connection[Any]) -> list[Record]:
+        """What runs now, the next to expire first."""
+        return self._select(conn, "leases", "order by expires_at")
+
+    def workers(self, conn: Connection[Any]) -> list[Record]:
+        """Who is there."""
+        return self._select(conn, "workers", "order by worker")
+
+    def queues(self, conn: Connection[Any]) -> list[Record]:
+        """What waits where."""
+        return self._select(conn, "queues", "order by queue")
+
+    def refusals(self, conn: Connection[Any], job_id: UUID) -> list[Record]:
+        """The stale writes of one job that were refused, oldest first."""
+        return self._select(conn, "refusals", "where job_id = %s order by id", job_id)
+
+    def violations(self, conn: Connection[Any]) -> list[Record]:
+        """The rows that break an invariant. Empty, always; reads every table."""
+        return self._select(conn, "violations", "order by invariant, job_id")
+
+    def current_epoch(self, conn: Connection[Any]) -> Record:
+        """Which life of the server hands out tokens."""
+        return self._select(conn, "current_epoch", "")[0]
+
+    def moves(self, conn: Connection[Any]) -> list[Record]:
+        """Which verb may move a job from which state to which."""
+        return self._select(conn, "moves", "order by from_state nulls first, to_state, verb")
+
+    def _select(
+        self, conn: Connection[Any], view: str, rest: str, *parameters: Any
+    ) -> list[Record]:
+        statement = f"select * from {self.schema}.{view} {rest}"
+        with translated_errors(self.schema), conn.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(sql.SQL(statement), parameters or None).fetchall()

@@ -1,0 +1,67 @@
+-- enqueue: accept one job. Callable inside any transaction, from any driver or language.
+--
+-- Ensures  the job and its pointer exist together, once: a known id, or an idempotency key that was
+--          used with the same payload, gives the first job back and writes nothing. (I7)
+-- Locks    nothing that exists; a key that another open transaction is using is waited for, 5 s.
+-- Raises   LF003 bad argument, LF004 payload over the limit, LF002 key used with another payload,
+--          55P03 key in flight.
+create or replace function {schema}.enqueue(
+    task text,
+    payload jsonb default '{}',
+    queue text default 'default',
+    priority integer default 0,
+    delay_seconds double precision default 0,
+    run_at timestamptz default null,
+    idempotency_key text default null,
+    id uuid default null,
+    headers jsonb default null,
+    max_attempts integer default 5,
+    max_crashes integer default 3,
+    lease_seconds double precision default 30,
+    backoff_seconds double precision default 2,
+    backoff_cap_seconds double precision default 300,
+    notify boolean default true
+) returns uuid
+language plpgsql
+{pinned}
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := clock_timestamp();
+    v_id uuid := accepted_id(enqueue.id, v_now);
+    v_run_at timestamptz := due_at(enqueue.delay_seconds, enqueue.run_at, v_now);
+    v_lane integer;
+    v_held uuid;
+begin
+    perform check_options(enqueue.task, enqueue.priority, enqueue.max_attempts,
+                          enqueue.max_crashes, enqueue.lease_seconds, enqueue.backoff_seconds,
+                          enqueue.backoff_cap_seconds);
+    perform check_payload(enqueue.payload, setting.payload_limit_bytes)
+       from setting where setting.one;
+    v_lane := lane_of(enqueue.queue, enqueue.priority);
+    if enqueue.idempotency_key is not null then
+        v_held := hold_key(enqueue.task, enqueue.idempotency_key, v_id, enqueue.payload, v_now);
+        if v_held <> v_id then
+            return v_held;
+        end if;
+    end if;
+    insert into job (id, created_at, lane, max_attempts, max_crashes, lease_seconds,
+                     backoff_seconds, backoff_cap_seconds, task, producer, payload, headers)
+    values (v_id, v_now, v_lane, enqueue.max_attempts, enqueue.max_crashes, enqueue.lease_seconds,
+            enqueue.backoff_seconds, enqueue.backoff_cap_seconds, enqueue.task, session_user,
+            enqueue.payload, enqueue.headers)
+        on conflict (id) do nothing;
+    if not found then
+        return v_id;
+    end if;
+    if v_run_at > v_now then
+        insert into scheduled (job_id, run_at, lane, lease_seconds)
+        values (v_id, v_run_at, v_lane, enqueue.lease_seconds);
+        return v_id;
+    end if;
+    insert into ready (lane, job_id, lease_seconds) values (v_lane, v_id, enqueue.lease_seconds);
+    if enqueue.notify then
+        perform wake(array[v_lane]);
+    end if;
+    return v_id;
+end $$;

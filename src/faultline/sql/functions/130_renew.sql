@@ -1,0 +1,57 @@
+-- renew: extend these leases from now by their own length. Never changes a token.
+--
+-- Answers  for each: renewed (with the new expiry, and the reason if a cancel was requested), busy
+--          (locked: an open transaction of its own is settling it; ask again) or lost. Only lost
+--          cancels a handler; each loss is recorded. (I3)
+-- Locks    lease rows with SKIP LOCKED: one open transaction must not cost the worker its other
+--          leases.
+-- Raises   LF003 when there is a job without its token, LF005 not READ COMMITTED.
+create or replace function {schema}.renew(job_ids uuid[], tokens bigint[])
+returns table (job_id uuid, fencing_token bigint, verdict text, expires_at timestamptz,
+               cancel_reason text)
+language plpgsql
+{probing}
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz;
+    v_free uuid[];
+    v_kept uuid[];
+    v_tokens bigint[];
+begin
+    perform insist_on_read_committed('renew');
+    perform check_attempts(renew.job_ids, renew.tokens);
+    perform token_floor();  -- after a failover the leases start anew first
+    v_now := clock_timestamp();
+    select array_agg(free.job_id) into v_free
+      from (select l.job_id
+              from (select u.job_id, u.token
+                      from unnest(renew.job_ids, renew.tokens) u(job_id, token)
+                     order by u.job_id offset 0) u
+              join lease l on l.job_id = u.job_id
+             where l.fencing_token = u.token and l.expires_at > v_now
+               for no key update of l skip locked) free;
+    return query
+    update lease l set expires_at = v_now + make_interval(secs => l.lease_seconds)
+      from (select u.job_id, u.token from unnest(renew.job_ids, renew.tokens) u(job_id, token)
+             where u.job_id = any (v_free) order by u.job_id offset 0) u
+     where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > v_now
+    returning l.job_id, l.fencing_token, 'renewed', l.expires_at, l.cancel_reason;
+    if cardinality(v_free) is not distinct from cardinality(renew.job_ids) then
+        return;
+    end if;
+
+    return query
+    select l.job_id, l.fencing_token, 'busy', l.expires_at, l.cancel_reason
+      from unnest(renew.job_ids, renew.tokens) u(job_id, token)
+      join lease l on l.job_id = u.job_id
+     where l.fencing_token = u.token and l.expires_at > v_now
+       and u.job_id <> all (coalesce(v_free, '{}'));
+    select array_agg(l.job_id), array_agg(l.fencing_token) into v_kept, v_tokens
+      from unnest(renew.job_ids, renew.tokens) u(job_id, token)
+      join lease l on l.job_id = u.job_id
+     where l.fencing_token = u.token and l.expires_at > v_now;
+    return query
+    select s.job_id, s.fencing_token, 'lost', null::timestamptz, null::text
+      from refuse(renew.job_ids, renew.tokens, v_kept, v_tokens, 'renew') s;
+end $$;

@@ -1,0 +1,43 @@
+-- promote: move up to max_jobs jobs that have become due from scheduled to the ends of their lanes,
+-- and park what has run out of tokens. Answers with how many were moved.
+--
+-- Locks    scheduled rows with SKIP LOCKED; safe to run many at once. (I7)
+-- Raises   LF003 max_jobs negative.
+create or replace function {schema}.promote(max_jobs integer default 1000) returns integer
+language plpgsql
+{pinned}
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := clock_timestamp();
+    v_due uuid[];
+    v_taken scheduled[];
+    v_moved uuid[];
+begin
+    perform check_max_jobs(promote.max_jobs);
+    perform park_exhausted();
+    v_due := array(select s.job_id from scheduled s where s.run_at <= v_now
+                    order by s.run_at limit promote.max_jobs
+                      for update skip locked);
+    if v_due = '{}' then
+        return 0;
+    end if;
+    with taken as (
+        delete from scheduled where job_id = any (v_due) and run_at <= v_now returning *)
+    select array_agg(taken::scheduled order by run_at) into v_taken from taken;
+    with moved as (
+        insert into ready (lane, job_id, fencing_token, attempts, crashes, snoozes, lease_seconds)
+        select s.lane, s.job_id, s.fencing_token, s.attempts, s.crashes, s.snoozes, s.lease_seconds
+          from unnest(v_taken) s
+            on conflict do nothing
+        returning job_id)
+    select array_agg(job_id) into v_moved from moved;
+    if cardinality(v_moved) is distinct from cardinality(v_taken) then
+        perform put_in_quarantine(
+            array(select to_jsonb(s) from unnest(v_taken) s
+                   where s.job_id <> all (coalesce(v_moved, '{}'))),
+            'already_queued', v_now);
+    end if;
+    perform wake(array(select distinct s.lane from unnest(v_taken) s));
+    return coalesce(cardinality(v_moved), 0);
+end $$;

@@ -1,0 +1,78 @@
+-- cancel: from outside. A waiting or quarantined job ends at once as cancelled, under a token of
+-- its own; a running one is asked to stop: its worker is told at the next renewal and ends it with
+-- cancel_attempt. A role that is not an operator cancels only what it enqueued itself.
+--
+-- Answers  for each known job: cancelled, requested, or finished (it had ended already).
+-- Locks    pointer rows in job_id order. A job on the move between two places is looked for again.
+create or replace function {schema}.cancel(job_ids uuid[], reason text default null)
+returns table (job_id uuid, verdict text)
+language plpgsql
+{probing}
+as $$
+#variable_conflict use_column
+declare
+    v_floor bigint := token_floor();
+    v_left uuid[] := own_jobs(cancel.job_ids);
+    v_done uuid[];
+begin
+    for v_round in 1..3 loop
+        v_done := cancel_waiting(v_left, cancel.reason, v_floor);
+        return query select j, 'cancelled' from unnest(v_done) j;
+        v_left := array(select j from unnest(v_left) j where j <> all (v_done));
+        with asked as (
+            update lease l set cancel_reason = coalesce(cancel.reason, 'cancelled')
+              from (select j from unnest(v_left) j order by j offset 0) u
+             where l.job_id = u.j returning l.job_id)
+        select coalesce(array_agg(asked.job_id), '{}') into v_done from asked;
+        return query select j, 'requested' from unnest(v_done) j;
+        v_left := array(select j from unnest(v_left) j where j <> all (v_done));
+        exit when v_left = '{}';
+    end loop;
+    return query select j, 'finished' from unnest(v_left) j;
+end $$;
+
+-- cancel_waiting: take the pointers of these jobs out of ready, scheduled and quarantine, and
+-- record the end. Answers with the jobs that had one.
+create or replace function {schema}.cancel_waiting(job_ids uuid[], reason text, floor bigint)
+returns uuid[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz;
+    v_ids uuid[] := array(select j from unnest(cancel_waiting.job_ids) j order by j);
+    v_cancelled uuid[] := '{}';
+    v_ended uuid[];
+    v_tokens bigint[];
+    v_place text;
+begin
+    foreach v_place in array array['ready', 'scheduled', 'quarantine'] loop
+        execute format(
+            'with gone as (delete from %I p using (select j from unnest($1) j order by j offset 0) u
+                            where p.job_id = u.j returning p.job_id, p.fencing_token)
+             select array_agg(job_id), array_agg(fencing_token) from gone', v_place)
+           into v_ended, v_tokens using v_ids;
+        v_now := clock_timestamp();
+        insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, error)
+        select j, greatest(t + 1, current_token(j) + 1, cancel_waiting.floor), v_now, v_now,
+               false, true, 'cancelled', jsonb_build_object('reason', cancel_waiting.reason)
+          from unnest(v_ended, v_tokens) u(j, t);
+        v_cancelled := v_cancelled || coalesce(v_ended, '{}');
+    end loop;
+    return v_cancelled;
+end $$;
+
+-- own_jobs: those of these jobs that exist and that the session may act on: all for an operator (or
+-- where there are no roles), its own for anybody else.
+create or replace function {schema}.own_jobs(job_ids uuid[]) returns uuid[]
+language plpgsql stable
+as $$
+#variable_conflict use_column
+declare
+    v_operator regrole := to_regrole('{schema}_operator');
+    v_all boolean := v_operator is null
+        or pg_has_role(session_user, v_operator, 'member');
+begin
+    return array(select j.id from unnest(own_jobs.job_ids) u(id) join job j on j.id = u.id
+                  where v_all or j.producer = session_user order by j.id);
+end $$;

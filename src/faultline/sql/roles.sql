@@ -1,0 +1,31 @@
+-- What each role may do. No role has any privilege on a table: verbs are EXECUTE, questions are
+-- views. Applied on every migrate, unless --no-roles.
+grant usage on schema {schema}
+    to {schema}_worker, {schema}_producer, {schema}_operator, {schema}_reader;
+
+-- worker: the life of a job, from claim to its ending, and the fence on its own writes.
+grant execute on function
+    {schema}.schema_version, {schema}.lanes, {schema}.claim, {schema}.execute, {schema}.renew,
+    {schema}.complete, {schema}.complete_one, {schema}.swap, {schema}.fail, {schema}.snooze,
+    {schema}.release, {schema}.cancel_attempt, {schema}.reclaim, {schema}.promote,
+    {schema}.assert_fence, {schema}.fence, {schema}.report_refusal, {schema}.outcome,
+    {schema}.beat, {schema}.leave, {schema}.sleep, {schema}.awake, {schema}.create_partitions
+    to {schema}_worker;
+
+-- producer: enqueue, and look at or cancel what it enqueued itself. A worker's handler may enqueue
+-- too.
+grant execute on function
+    {schema}.schema_version, {schema}.enqueue, {schema}.enqueue_many, {schema}.status,
+    {schema}.cancel, {schema}.new_id
+    to {schema}_producer, {schema}_worker;
+
+-- operator: whatever a person on call may have to do.
+grant execute on function
+    {schema}.schema_version, {schema}.lanes, {schema}.status, {schema}.cancel, {schema}.requeue,
+    {schema}.pause, {schema}.reclaim, {schema}.promote, {schema}.epoch_bump, {schema}.rescue,
+    {schema}.compact, {schema}.create_partitions, {schema}.drop_partitions, {schema}.outcome
+    to {schema}_operator;
+
+-- reader: the views, and only they.
+grant execute on function {schema}.schema_version to {schema}_reader;
+grant select on {views} to {schema}_reader, {schema}_operator;

@@ -1,0 +1,59 @@
+"""The states of a job, and the moves between them, as data.
+
+`MOVES` is the same table as the view `faultline.moves`; a test compares the two and makes every
+move for real. The documents draw `diagram()`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class State(StrEnum):
+    """Where a job stands. A running job holds exactly one lease."""
+
+    SCHEDULED = "scheduled"
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # the dead letter: no attempts left
+    QUARANTINED = "quarantined"
+    CANCELLED = "cancelled"
+
+
+FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+
+# (from, to, verb); from is None for a job that does not exist yet.
+MOVES: Final[frozenset[tuple[State | None, State, str]]] = frozenset(
+    {
+        (None, State.QUEUED, "enqueue"),
+        (None, State.SCHEDULED, "enqueue"),
+        (State.SCHEDULED, State.QUEUED, "promote"),
+        (State.QUEUED, State.RUNNING, "claim"),
+        (State.RUNNING, State.SUCCEEDED, "complete"),
+        (State.RUNNING, State.SCHEDULED, "fail"),
+        (State.RUNNING, State.FAILED, "fail"),
+        (State.RUNNING, State.SCHEDULED, "snooze"),
+        (State.RUNNING, State.QUEUED, "release"),
+        (State.RUNNING, State.QUEUED, "reclaim"),
+        (State.RUNNING, State.QUARANTINED, "reclaim"),  # it crashed as often as it may
+        (State.RUNNING, State.CANCELLED, "cancel"),
+        (State.QUEUED, State.CANCELLED, "cancel"),
+        (State.SCHEDULED, State.CANCELLED, "cancel"),
+        (State.QUARANTINED, State.CANCELLED, "cancel"),
+        (State.QUEUED, State.QUARANTINED, "promote"),  # its token has reached the top
+        (State.FAILED, State.QUEUED, "requeue"),
+        (State.QUARANTINED, State.QUEUED, "requeue"),
+    }
+)
+
+
+def diagram() -> str:
+    """The moves as a Mermaid state diagram, verbs that share an arrow on one line."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for start, end, verb in sorted(MOVES, key=lambda move: (move[0] or "", move[1], move[2])):
+        arrows.setdefault((start or "[*]", end), []).append(verb)
+    lines = [f"    {start} --> {end}: {', '.join(verbs)}" for (start, end), verbs in arrows.items()]
+    ends = [f"    {state} --> [*]" for state in sorted(FINAL - {State.FAILED})]
+    return "\n".join(["stateDiagram-v2", *lines, *ends])

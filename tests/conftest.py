@@ -1,0 +1,137 @@
+"""Real servers for the tests: one embedded PostgreSQL 18 for the whole run, and a 15 where there is
+one.
+
+The run's first process starts them; xdist's workers are told their addresses. Each test gets a
+database of its own, copied from a migrated template, and a `Stage` to play on.
+FAULTLINE_TEST_SERVERS (JSON, name → URL) uses servers that are running already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from faultline.launcher import Server
+from faultline.migrate import migrate
+from tests.stage import Stage
+
+# Durability is not under test here: killing a process loses nothing that was written.
+OPTIONS = {
+    "fsync": "off",
+    "max_connections": "300",
+    "shared_buffers": "128MB",
+    "autovacuum": "off",
+    "deadlock_timeout": "200ms",
+}
+_servers = pytest.StashKey[list[Server]]()
+_urls = pytest.StashKey[dict[str, str]]()
+_template = pytest.StashKey[str]()
+
+
+def debian_binaries() -> Path | None:
+    """The second server version: FAULTLINE_TEST_PG_BIN, or Debian's PostgreSQL 15."""
+    if named := os.environ.get("FAULTLINE_TEST_PG_BIN"):
+        return Path(named)
+    debian = Path("/usr/lib/postgresql/15/bin")
+    return debian if shutil.which("postgres", path=debian) else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the servers, unless this is a worker of a run that has them."""
+    config.addinivalue_line("markers", "both_servers: also run on the second PostgreSQL version")
+    if hasattr(config, "workerinput"):
+        config.stash[_urls], config.stash[_template] = json.loads(config.workerinput["faultline"])
+        return
+    config.stash[_template] = f"template_{uuid.uuid4().hex}"
+    config.stash[_urls] = {"18": "", "15": ""}
+    if config.option.collectonly:
+        return
+    if given := os.environ.get("FAULTLINE_TEST_SERVERS"):
+        config.stash[_urls] = json.loads(given)
+    else:
+        servers = _start_servers()
+        config.stash[_servers] = list(servers.values())
+        config.stash[_urls] = {name: server.url for name, server in servers.items()}
+    for url in config.stash[_urls].values():
+        with psycopg.connect(url, autocommit=True) as conn:
+            conn.execute(f"create database {config.stash[_template]}")
+        with psycopg.connect(database_url(url, config.stash[_template]), autocommit=True) as conn:
+            migrate(conn, "faultline")
+
+
+def pytest_configure_node(node: object) -> None:
+    """xdist: tell a worker where the servers are."""
+    stash = node.config.stash
+    node.workerinput["faultline"] = json.dumps([stash[_urls], stash[_template]])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop what was started here."""
+    for server in config.stash.get(_servers, []):
+        server.stop()
+
+
+def _start_servers() -> dict[str, Server]:
+    servers = {"18": Server.temporary(options=OPTIONS)}
+    if (binaries := debian_binaries()) is not None:
+        servers["15"] = Server.temporary(binaries=binaries, options=OPTIONS)
+    for server in servers.values():
+        server.start()
+    return servers
+
+
+def database_url(url: str, name: str) -> str:
+    """The same server, another database."""
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test marked both_servers runs on each server there is, any other on the newest."""
+    if "server_url" in metafunc.fixturenames:
+        urls = metafunc.config.stash[_urls]
+        both = metafunc.definition.get_closest_marker("both_servers") is not None
+        names = list(urls) if both else list(urls)[:1]
+        metafunc.parametrize("server_url", names, indirect=True)
+
+
+@pytest.fixture
+def server_url(request: pytest.FixtureRequest) -> str:
+    """The superuser's URL of a running server."""
+    return request.config.stash[_urls][request.param]
+
+
+@pytest.fixture
+def empty_database(server_url: str) -> Iterator[str]:
+    """A database of this test's own, with nothing in it."""
+    yield from _fresh_database(server_url, "template1")
+
+
+@pytest.fixture
+def database(server_url: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database of this test's own, migrated."""
+    yield from _fresh_database(server_url, request.config.stash[_template])
+
+
+def _fresh_database(url: str, template: str) -> Iterator[str]:
+    name = f"t_{uuid.uuid4().hex}"
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute(f"create database {name} template {template}")
+    yield database_url(url, name)
+    with suppress(psycopg.OperationalError), psycopg.connect(url, autocommit=True) as conn:
+        conn.execute(f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def stage(database: str) -> Iterator[Stage]:
+    """The migrated database with a superuser's connection, and the verbs."""
+    with Stage(database) as stage:
+        yield stage

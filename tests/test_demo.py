@@ -1,0 +1,112 @@
+"""`make demo` as a stranger runs it: the story, the summary, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.conftest import database_url
+from tests.stage import Stage, until
+
+ROOT = Path(__file__).parent.parent
+
+
+def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
+    """The demo in a folder of its own, so that its report does not land in the checkout."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "proofs.demo"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+
+
+def offspring(folder: Path) -> list[str]:
+    """Processes that have to do with this demo: in its folder, or with it in their command."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().decode(errors="replace")
+            if str(folder) in command or str(process.joinpath("cwd").readlink()).startswith(
+                str(folder)
+            ):
+                found.append(command.replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    tmp_path.chmod(0o755)
+    yield tmp_path
+    assert offspring(tmp_path) == []
+
+
+def test_the_demo_tells_the_story_and_ends_with_its_summary(folder: Path) -> None:
+    demo = start(folder)
+    out, error = demo.communicate(timeout=60)
+    assert demo.returncode == 0, error
+    *story, last = out.strip().splitlines()
+    told = "\n".join(story)
+    for words in ("A claims the job under token 1", "A stalls", "B claims the job under token 2"):
+        assert words in told
+    assert told.index("A wakes up") < told.index("A REFUSED by the database: token 1 is stale")
+    assert "\x1b" not in out, "colours only on a terminal"
+    summary = json.loads(last)
+    assert summary == json.loads((folder / "reports/latest/benchmark_summary.json").read_text())
+    assert summary["faultline_duplicates"] == 0
+    assert summary["invariant_violations"] == 0
+    assert summary["lost_jobs"] == 0
+    assert summary["stale_writes_prevented"] == 1
+    assert summary["safe_for_controlled_release_validation"] is True
+    assert not {"naive_duplicates", "fault_rate"} & summary.keys(), "nothing measures these yet"
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_no_process_behind(folder: Path, sign: signal.Signals) -> None:
+    demo = start(folder)
+    assert demo.stdout is not None
+    until(lambda: "stalls" in demo.stdout.readline(), "A is stopped")  # the worst moment
+    demo.send_signal(sign)
+    demo.communicate(timeout=60)
+    assert demo.returncode == (130 if sign == signal.SIGINT else 143)
+
+
+def test_a_demo_killed_outright_leaves_no_process_behind(folder: Path) -> None:
+    demo = start(folder)
+    assert demo.stdout is not None
+    until(lambda: "stalls" in demo.stdout.readline(), "A is stopped")
+    demo.kill()
+    demo.communicate(timeout=60)
+    until(lambda: offspring(folder) == [], "the watchdog and the kernel have cleared up")
+
+
+def test_the_demo_runs_on_a_server_of_the_users_own(folder: Path, empty_database: str) -> None:
+    demo = start(folder, FAULTLINE_DATABASE_URL=empty_database)
+    out, error = demo.communicate(timeout=60)
+    assert demo.returncode == 0, error
+    with Stage(empty_database) as stage:
+        assert stage.execute("select state from {schema}.jobs") == [("succeeded",)]
+        assert stage.value("select count(*) from {schema}.refusals") == 1
+
+
+def test_a_demo_without_its_database_says_so_in_one_sentence(folder: Path, server_url: str) -> None:
+    missing = database_url(server_url, "no_such_database")
+    demo = start(folder, FAULTLINE_DATABASE_URL=missing)
+    _, error = demo.communicate(timeout=60)
+    assert demo.returncode == 1
+    assert error.startswith("faultline: ")
+    assert len(error.strip().splitlines()) == 1
+    assert psycopg.conninfo.conninfo_to_dict(missing)["password"] not in error

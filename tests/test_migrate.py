@@ -1,0 +1,309 @@
+"""Migrations on real databases: what is installed, once, wholly, and what is refused.
+
+Versions and checksums of other releases are forged in the database. Who may migrate, and who owns
+what, is in test_migrate_roles.py; the command is in test_migrate_command.py.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import Connection
+
+from faultline import migrate as module
+from faultline.config import schema_name
+from faultline.errors import InvalidArgument, MigrationRefused, SchemaMismatch
+from faultline.migrate import Migration, check_client, is_current, migrate, migrations
+from tests.installation import catalogue, run_one_job, schema_exists
+from tests.stage import Stage, until
+
+SQL = Path(str(resources.files("faultline").joinpath("sql")))
+RELEASED = SQL / "released.txt"
+ALL = [migration.name for migration in migrations()]
+
+
+def connect(url: str) -> Connection[Any]:
+    return psycopg.connect(url, autocommit=True)
+
+
+@pytest.mark.both_servers
+def test_a_fresh_install_works_and_calls_itself_current(empty_database: str) -> None:
+    with connect(empty_database) as conn:
+        assert not is_current(conn, "faultline")
+        assert migrate(conn, "faultline") == ALL
+        assert is_current(conn, "faultline")
+        check_client(conn, "faultline")
+        run_one_job(conn, "faultline")
+
+
+@pytest.mark.both_servers
+def test_a_second_migrate_changes_nothing(database: str) -> None:
+    with connect(database) as conn:
+        before = catalogue(conn, "faultline")
+        assert migrate(conn, "faultline") == []
+        assert catalogue(conn, "faultline") == before
+
+
+@pytest.mark.both_servers
+def test_six_that_migrate_one_empty_database_at_once_apply_each_migration_once(
+    empty_database: str,
+) -> None:
+    barrier = threading.Barrier(6)
+
+    def one(_: int) -> list[str]:
+        with connect(empty_database) as conn:
+            barrier.wait(20)
+            return migrate(conn, "faultline")
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = sorted(pool.map(one, range(6)))
+    assert answers == [[], [], [], [], [], ALL]
+    with connect(empty_database) as conn:
+        recorded = conn.execute("select name from faultline.migration order by version").fetchall()
+        assert [row[0] for row in recorded] == ALL
+        run_one_job(conn, "faultline")
+
+
+def test_a_migration_looks_only_after_it_has_the_lock(database: str) -> None:
+    """A newer release migrates while this one waits: it must not put its older functions on top."""
+    with Stage(database) as stage, connect(database) as newer, connect(database) as conn:
+        newer.execute("begin")
+        newer.execute("select pg_advisory_xact_lock(hashtextextended('faultline.migrate', 0))")
+        newer.execute("insert into faultline.migration values (99, '0099_next', 'x')")
+        conn.execute("set default_transaction_isolation = 'repeatable read'")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(migrate, conn, "faultline")
+            blocked = f"select pg_blocking_pids({conn.info.backend_pid}) <> '{{}}'"
+            until(lambda: stage.value(blocked), "the migration waits for the lock")
+            newer.execute("commit")
+            with pytest.raises(MigrationRefused, match="has version 99"):
+                waiting.result(20)
+
+
+def broken(table: str) -> list[Migration]:
+    text = f"create table {{schema}}.{table} (n integer); select 1 / 0;"
+    return [*migrations(), Migration(2, "0002_broken", text)]
+
+
+def test_a_migration_that_fails_on_an_empty_database_leaves_nothing(
+    empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending = broken("half")
+    monkeypatch.setattr(module, "migrations", lambda: pending)
+    with connect(empty_database) as conn:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            migrate(conn, "never_there")
+        assert not schema_exists(conn, "never_there")
+        made = "select count(*) from pg_roles where rolname like 'never\\_there%'"
+        assert conn.execute(made).fetchone() == (0,)
+
+
+def test_a_migration_that_fails_leaves_the_installation_as_it_was(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending = broken("half")
+    with connect(database) as conn:
+        before = catalogue(conn, "faultline")
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "migrations", lambda: pending)
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                migrate(conn, "faultline")
+        assert catalogue(conn, "faultline") == before
+        run_one_job(conn, "faultline")
+
+
+def test_a_released_migration_that_was_edited_is_refused(database: str) -> None:
+    with connect(database) as conn:
+        conn.execute("update faultline.migration set checksum = 'another'")
+        before = catalogue(conn, "faultline")
+        with pytest.raises(MigrationRefused, match="0001_tables was changed after it was applied"):
+            migrate(conn, "faultline")
+        assert catalogue(conn, "faultline") == before
+
+
+def test_a_newer_database_is_not_downgraded(database: str) -> None:
+    with connect(database) as conn:
+        conn.execute("insert into faultline.migration values (7, '0007_later', 'x')")
+        before = catalogue(conn, "faultline")
+        with pytest.raises(MigrationRefused, match=r"version 7.* upgrade faultline-queue"):
+            migrate(conn, "faultline")
+        assert catalogue(conn, "faultline") == before
+
+
+@pytest.mark.parametrize(
+    ("forged", "facts"),
+    [
+        ("return row(0, 0)::record", ["has version 0", "needs 1", "faultline migrate"]),
+        ("return row(9, 9)::record", ["has version 9", "from 9 on", "upgrade faultline-queue"]),
+    ],
+    ids=["client too new", "client too old"],
+)
+def test_a_client_is_told_when_it_does_not_fit_the_installation(
+    database: str, forged: str, facts: list[str]
+) -> None:
+    signature = "faultline.schema_version(out version integer, out oldest_client integer)"
+    with connect(database) as conn:
+        conn.execute(f"create or replace function {signature} language sql stable {forged}")
+        with pytest.raises(SchemaMismatch) as caught:
+            check_client(conn, "faultline")
+    for fact in facts:
+        assert fact in str(caught.value)
+
+
+def test_a_newer_installation_that_still_knows_this_client_is_accepted(database: str) -> None:
+    signature = "faultline.schema_version(out version integer, out oldest_client integer)"
+    with connect(database) as conn:
+        conn.execute(
+            f"create or replace function {signature} language sql stable return row(9, 1)::record"
+        )
+        check_client(conn, "faultline")
+
+
+@pytest.mark.parametrize("there", ["", "create schema elsewhere"], ids=["no schema", "no function"])
+def test_a_client_is_told_when_there_is_no_installation(empty_database: str, there: str) -> None:
+    with connect(empty_database) as conn:
+        if there:
+            conn.execute(there)
+        with pytest.raises(SchemaMismatch, match=r"'elsewhere'.* run `faultline migrate`"):
+            check_client(conn, "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        "create table theirs.invoice (n integer)",
+        "create table theirs.migration (id integer, applied boolean)",
+        "create function theirs.answer() returns integer language sql return 42",
+        "create type theirs.mood as enum ('good')",
+    ],
+)
+def test_a_schema_that_is_not_ours_is_not_touched(empty_database: str, theirs: str) -> None:
+    with connect(empty_database) as conn:
+        conn.execute("create schema theirs")
+        conn.execute(theirs)
+        with pytest.raises(MigrationRefused, match="'theirs' exists and is not a Faultline"):
+            migrate(conn, "theirs")
+        acl = "select nspacl from pg_namespace where nspname = 'theirs'"
+        assert conn.execute(acl).fetchone() == (None,)
+
+
+def test_two_installations_live_in_one_database_and_share_no_job(database: str) -> None:
+    with connect(database) as conn:
+        assert migrate(conn, "faultline_b") == ALL
+        run_one_job(conn, "faultline_b")
+        assert conn.execute("select count(*) from faultline.job").fetchone() == (0,)
+        run_one_job(conn, "faultline")
+        check_client(conn, "faultline_b")
+        assert is_current(conn, "faultline")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "Upper",
+        "1st",
+        "pg_jobs",
+        "a-b",
+        "a; drop",
+        'a"b',
+        "a.b",
+        "é",
+        "new\n",
+        "x" * 49,
+        "public",
+    ],
+)
+def test_a_schema_name_that_could_not_be_written_unquoted_is_rejected(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not usable"):
+        schema_name(name)
+
+
+def test_a_schema_name_that_is_a_word_of_sql_is_refused(empty_database: str) -> None:
+    with connect(empty_database) as conn, pytest.raises(MigrationRefused, match="'user' is a word"):
+        migrate(conn, "user")
+
+
+class LoopingWorker:
+    """Enqueues, claims, renews and completes, one job after the other, until it is told to stop."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.jobs_done = 0
+        self.stopped = threading.Event()
+        self.conn = stage.connect()
+        stage.verbs.enqueue("work", queue="default").run(self.conn)
+        self.lanes = [lane.lane for lane in stage.verbs.lanes(["default"]).run(self.conn)]
+
+    def run(self) -> None:
+        verbs = self.stage.verbs
+        while not self.stopped.is_set():
+            verbs.enqueue("work").run(self.conn)
+            leases = verbs.claim("A", self.lanes, max_jobs=10).run(self.conn)
+            held = [(lease.job_id, lease.token) for lease in leases]
+            assert all(kept.verdict == "renewed" for kept in verbs.renew(held).run(self.conn))
+            assert verbs.complete(held).run(self.conn) == []
+            self.jobs_done += len(held)
+
+
+@pytest.mark.both_servers
+def test_a_worker_at_work_does_not_notice_a_migrate(stage: Stage) -> None:
+    worker = LoopingWorker(stage)
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(worker.run)
+        try:
+            for _ in range(3):
+                before = worker.jobs_done
+                with connect(stage.url) as conn:
+                    migrate(conn, "faultline")
+                until(
+                    lambda seen=before: worker.jobs_done > seen + 10 or working.done(),
+                    "the worker went on",
+                )
+        finally:
+            worker.stopped.set()
+        working.result(20)
+    assert stage.value("select count(*) from faultline.ledger") == worker.jobs_done
+    assert stage.value("select count(*) from faultline.job") == worker.jobs_done
+    assert stage.violations() == []
+
+
+CALLABLE_BY_CLIENTS = """
+select p.proname || '(' || pg_get_function_arguments(p.oid) || ') -> '
+       || pg_get_function_result(p.oid)
+  from pg_proc p
+ where p.pronamespace = 'faultline'::regnamespace
+   and exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner)
+ order by 1"""
+
+
+@pytest.mark.both_servers
+def test_what_the_previous_release_calls_is_still_there(stage: Stage) -> None:
+    """Workers of the previous release go on after a migrate: nothing that they call may change.
+
+    sql/released.txt lists what clients could call in that release: the functions granted to a role,
+    with argument names, types, defaults and results. It is written anew when a release is made:
+
+        FAULTLINE_WRITE_RELEASED=1 .venv/bin/python -m pytest tests/test_migrate.py -k previous
+    """
+    there = [row[0] for row in stage.execute(CALLABLE_BY_CLIENTS)]
+    if os.environ.get("FAULTLINE_WRITE_RELEASED"):
+        RELEASED.write_text("\n".join(there) + "\n", "utf-8")
+    released = RELEASED.read_text("utf-8").splitlines()
+    assert any(line.startswith("claim(") for line in released)
+    assert set(released) - set(there) == set()
+
+
+@pytest.mark.parametrize("path", sorted(SQL.glob("functions/*.sql")), ids=lambda path: path.stem)
+def test_every_function_is_explained_right_above_it(path: Path) -> None:
+    lines = path.read_text("utf-8").splitlines()
+    created = [n for n, line in enumerate(lines) if line.startswith("create or replace function")]
+    assert created
+    assert [lines[n] for n in created if n == 0 or not lines[n - 1].startswith("--")] == []

@@ -1,0 +1,35 @@
+"""What the README tells a stranger to do, done."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.stage import Stage
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_the_example_of_the_readme_runs_as_it_stands(stage: Stage) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    stage.execute("create table charges (order_id int)")
+    stage.enqueue("charge", {"order_id": 7}, queue="billing")
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        env={"FAULTLINE_DATABASE_URL": stage.url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert stage.execute("select order_id from charges") == [(7,)]
+    assert stage.execute("select state, result from {schema}.jobs") == [("succeeded", {"ok": True})]
+
+
+def test_every_make_target_that_the_readme_names_exists() -> None:
+    makefile = (README.parent / "Makefile").read_text()
+    named = set(re.findall(r"`make ([a-z-]+)", README.read_text()))
+    assert {"demo", "test"} <= named
+    assert all(re.search(rf"^{target}:.*## ", makefile, re.MULTILINE) for target in named)

@@ -1,0 +1,192 @@
+"""Rescue gives lost pointers back and touches nothing else; compaction changes no row of ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from faultline.errors import KeyInFlight, WrongIsolation
+from tests.stage import Stage, until
+
+pytestmark = pytest.mark.both_servers
+
+
+def retrying(stage: Stage) -> UUID:
+    job_id, token = stage.running()
+    stage.verbs.fail([(job_id, token)], delays=[3600]).run(stage.conn)
+    return job_id
+
+
+def ended(stage: Stage, verb: str, **options: Any) -> UUID:
+    job_id, token = stage.running(**options)
+    assert getattr(stage.verbs, verb)([(job_id, token)]).run(stage.conn) == []
+    return job_id
+
+
+def quarantined(stage: Stage) -> UUID:
+    job_id, _ = stage.running(max_crashes=1)
+    stage.expire(job_id)
+    stage.verbs.reclaim().run(stage.conn)
+    return job_id
+
+
+# ── rescue ───────────────────────────────────────────────────────────────────────────────────────
+
+# The pointer's table → a job that stands there, and the token it had reached.
+LOST: dict[str, tuple[Callable[[Stage], UUID], int]] = {
+    "ready": (lambda stage: stage.enqueue(), 0),
+    "scheduled": (retrying, 1),
+    "lease": (lambda stage: stage.running()[0], 0),
+    "quarantine": (quarantined, 1),
+}
+
+
+@pytest.mark.parametrize("place", LOST)
+def test_a_job_that_lost_its_pointer_comes_back_under_a_token_nobody_can_have_had(
+    stage: Stage, place: str
+) -> None:
+    make, token = LOST[place]
+    job_id = make(stage)
+    stage.execute(f"delete from {{schema}}.{place}")
+    assert stage.violations() == [("7_nothing_is_lost", job_id)]
+    assert stage.verbs.rescue().run(stage.connect(role="operator")) == 1
+    assert (stage.state(job_id), stage.job(job_id)["fencing_token"]) == ("queued", token)
+    epoch = stage.reading.current_epoch(stage.conn)["epoch"]
+    assert epoch == 16
+    assert stage.violations() == []
+    (lease,) = stage.claim("B")
+    assert (lease.job_id, lease.token) == (job_id, epoch << 40)
+    assert stage.verbs.complete([(job_id, 1)]).run(stage.conn)[0].reason == "token_mismatch"
+    assert stage.verbs.complete([(job_id, lease.token)]).run(stage.conn) == []
+    assert stage.violations() == []
+
+
+def test_all_that_was_lost_is_rescued_at_once_oldest_first(stage: Stage) -> None:
+    ids = [stage.enqueue() for _ in range(5)]
+    stage.execute("delete from {schema}.ready where job_id <> %s", ids[2])
+    assert stage.verbs.rescue().run(stage.conn) == 4
+    claimed = [lease.job_id for lease in stage.claim(max_jobs=10)]
+    assert claimed == [ids.pop(2), *sorted(ids)]
+    assert stage.verbs.rescue().run(stage.conn) == 0
+    assert stage.reading.current_epoch(stage.conn)["epoch"] == 16
+
+
+def test_a_job_that_has_a_pointer_or_has_ended_is_left_alone_by_a_rescue(stage: Stage) -> None:
+    for verb in ("complete", "cancel_attempt"):
+        ended(stage, verb)
+    ended(stage, "fail", max_attempts=1)
+    for make, _ in LOST.values():
+        make(stage)
+    stage.enqueue()
+    tables = ("job", "ready", "scheduled", "lease", "quarantine", "attempt", "epoch")
+
+    def everything() -> list[Any]:
+        return [stage.execute(f"select * from {{schema}}.{table} order by 1") for table in tables]
+
+    before = everything()
+    assert all(before)
+    assert stage.verbs.rescue().run(stage.conn) == 0
+    assert everything() == before
+
+
+def test_a_job_whose_pointer_is_on_the_move_is_waited_for_and_not_queued_twice(
+    stage: Stage,
+) -> None:
+    stage.enqueue()
+    worker = stage.connect(isolation="read committed")
+    (lease,) = stage.claim("A", conn=worker)
+    rescue = stage.background(stage.verbs.rescue(), stage.connect()).until_blocked()
+    worker.commit()
+    assert rescue.answer() == 0
+    assert stage.state(lease.job_id) == "running"
+    assert stage.violations() == []
+
+
+@pytest.mark.parametrize("verb", ["rescue", "compact", "drop_partitions"])
+def test_a_frozen_snapshot_cannot_decide_which_pointers_are_missing(
+    stage: Stage, verb: str
+) -> None:
+    conn = stage.connect(isolation="repeatable read")
+    arguments = (365,) if verb == "drop_partitions" else ()
+    with pytest.raises(WrongIsolation):
+        getattr(stage.verbs, verb)(*arguments).run(conn)
+
+
+# ── compact ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def fill_ready(stage: Stage) -> list[Any]:
+    """Lanes, tokens, counts and places of their own; with gaps between them."""
+    for n in range(10):
+        stage.enqueue(queue=("a", "b")[n % 2], priority=n % 3, lease_seconds=n + 1)
+    leases = stage.claim("A", 6)
+    done, back = leases[:2], leases[2:]
+    stage.verbs.complete([(x.job_id, x.token) for x in done]).run(stage.conn)
+    stage.verbs.release([(x.job_id, x.token) for x in back[:2]]).run(stage.conn)
+    stage.expire(*(x.job_id for x in back[2:]))
+    stage.verbs.reclaim().run(stage.conn)
+    return rows_of_ready(stage)
+
+
+def rows_of_ready(stage: Stage) -> list[Any]:
+    return stage.execute("select * from {schema}.ready order by lane, seq")
+
+
+def test_compaction_keeps_every_row_with_its_place_token_and_counts(stage: Stage) -> None:
+    before = fill_ready(stage)
+    assert len(before) == 8
+    assert stage.verbs.compact().run(stage.connect(role="operator")) is True
+    assert rows_of_ready(stage) == before
+    late = stage.enqueue(queue="a")
+    place = stage.value("select seq from {schema}.ready where job_id = %s", late)
+    assert place > max(row[1] for row in before)
+    assert len(stage.claim("B", 100)) == 9
+    assert stage.violations() == []
+
+
+def test_compaction_throws_the_dead_entries_away_even_while_a_snapshot_is_pinned(
+    stage: Stage,
+) -> None:
+    pinned = stage.connect(isolation="repeatable read")
+    pinned.execute("select 1 from faultline.epoch")
+    stage.verbs.enqueue_many("work", [None] * 500, [{}] * 500).run(stage.conn)
+    stage.claim("A", 499)
+    size = "select pg_relation_size('{schema}.ready')"
+    before = stage.value(size)
+    assert stage.verbs.compact().run(stage.conn) is True
+    assert stage.value(size) < before
+    assert len(rows_of_ready(stage)) == 1
+
+
+@pytest.mark.parametrize("how", ["read", "enqueue"])
+def test_compaction_gives_up_rather_than_make_the_queue_wait(stage: Stage, how: str) -> None:
+    before = fill_ready(stage)
+    other = stage.connect(isolation="read committed")
+    if how == "read":
+        other.execute("select count(*) from faultline.ready")
+    else:
+        stage.verbs.enqueue("work").run(other)
+    with pytest.raises(KeyInFlight):
+        stage.verbs.compact().run(stage.conn)
+    other.rollback()
+    assert rows_of_ready(stage) == before
+
+
+def test_a_dump_of_this_database_never_sees_ready_while_it_is_compacted(stage: Stage) -> None:
+    before = fill_ready(stage)
+    operator = stage.connect(role="operator")
+    with psycopg.connect(stage.url, application_name="pg_dump"):
+        assert stage.verbs.compact().run(operator) is False
+    assert rows_of_ready(stage) == before
+    until(lambda: stage.verbs.compact().run(operator), "compaction goes on after the dump")
+
+
+def test_a_dump_of_another_database_does_not_stop_compaction_here(
+    stage: Stage, server_url: str
+) -> None:
+    with psycopg.connect(server_url, application_name="pg_dump"):
+        assert stage.verbs.compact().run(stage.conn) is True

@@ -1,0 +1,227 @@
+"""The fence on a user's own table: assert_fence, fence and complete_one inside the user's
+transaction.
+
+Method: a table `charge` that no queue owns; A's transaction writes to it; B takes the job over at
+the worst moment. In the end there is at most one charge, and it is the one of the attempt that
+succeeded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import Connection
+
+from faultline.errors import StaleLease
+from faultline.protocol import translated_errors
+from tests.stage import Stage, until
+
+pytestmark = pytest.mark.both_servers
+every_isolation = pytest.mark.parametrize(
+    "isolation", ["read committed", "repeatable read", "serializable"]
+)
+
+
+@pytest.fixture
+def shop(stage: Stage) -> Stage:
+    stage.execute("create table charge (job_id uuid, token bigint)")
+    return stage
+
+
+def charge(conn: Connection[Any], attempt: tuple[UUID, int]) -> None:
+    conn.execute("insert into charge values (%s, %s)", attempt)
+
+
+def charges(stage: Stage) -> list[tuple[UUID, int]]:
+    return stage.execute("select * from charge")
+
+
+def commit(conn: Connection[Any]) -> None:
+    with translated_errors("faultline"):
+        conn.commit()
+
+
+@every_isolation
+def test_a_charge_and_the_success_commit_together(shop: Stage, isolation: str) -> None:
+    attempt = shop.running("A")
+    a = shop.connect(isolation=isolation)
+    charge(a, attempt)
+    shop.verbs.complete_one(*attempt, {"charged": True}).run(a)
+    a.commit()
+    assert charges(shop) == [attempt]
+    assert shop.job(attempt[0])["result"] == {"charged": True}
+
+
+def test_a_charge_of_a_stale_worker_is_rolled_back_and_the_refusal_reported(shop: Stage) -> None:
+    stale = shop.running("A")
+    a = shop.connect(isolation="read committed")
+    charge(a, stale)
+    rightful = shop.take_over(stale[0], "B")
+    with pytest.raises(StaleLease) as refused:
+        shop.verbs.complete_one(*stale).run(a)
+    assert (refused.value.token, refused.value.current_token) == (stale[1], rightful[1])
+    with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+        a.execute("select 1")  # whatever the client does now, nothing of this commits
+    a.commit()
+    assert charges(shop) == []
+    reported = shop.verbs.report_refusal(*stale, "complete_one").run(shop.conn)
+    assert reported is not None
+    assert reported.reason == "token_mismatch"
+    assert shop.refusals(stale[0]) == [("complete_one", stale[1], rightful[1], "token_mismatch")]
+    (evidence,) = shop.reading.refusals(shop.conn, stale[0])
+    assert evidence["worker"] == "A"
+    assert evidence["late_seconds"] > 0
+
+
+def test_a_refusal_of_a_live_lease_cannot_be_reported(shop: Stage) -> None:
+    attempt = shop.running("A")
+    assert shop.verbs.report_refusal(*attempt, "slander").run(shop.conn) is None
+    assert shop.refusals(attempt[0]) == []
+
+
+@every_isolation
+def test_nobody_reclaims_between_the_gate_and_the_commit(shop: Stage, isolation: str) -> None:
+    attempt = shop.running("A")
+    a = shop.connect(isolation=isolation)
+    charge(a, attempt)
+    shop.verbs.assert_fence(*attempt).run(a)
+    shop.execute("update {schema}.lease set expires_at = clock_timestamp() - interval '1 s'")
+    assert shop.verbs.reclaim().run(shop.conn) == []
+    a.commit()
+    assert charges(shop) == [attempt]
+    assert [x.job_id for x in shop.verbs.reclaim().run(shop.conn)] == [attempt[0]]
+
+
+def test_the_gate_does_not_stand_in_the_way_of_a_renewal(shop: Stage) -> None:
+    attempt = shop.running("A")
+    a = shop.connect(isolation="read committed")
+    shop.verbs.assert_fence(*attempt).run(a)
+    assert shop.verbs.renew([attempt]).run(shop.conn)[0].verdict == "renewed"
+
+
+def test_a_lease_that_dies_inside_the_transaction_is_not_kept_alive_by_a_frozen_clock(
+    shop: Stage,
+) -> None:
+    attempt = shop.running("A")
+    a = shop.connect(isolation="read committed")
+    charge(a, attempt)  # now() stands still from here on
+    shop.execute("update {schema}.lease set expires_at = clock_timestamp()")
+    with pytest.raises(StaleLease, match="lease_expired"):
+        shop.verbs.assert_fence(*attempt).run(a)
+    a.rollback()
+    assert charges(shop) == []
+
+
+def test_a_session_that_stalls_behind_the_gate_is_cut_off_when_its_lease_runs_out(
+    shop: Stage,
+) -> None:
+    attempt = shop.running("A", lease_seconds=0.4)
+    a = shop.connect(isolation="read committed")
+    charge(a, attempt)
+    shop.verbs.assert_fence(*attempt).run(a)
+    reclaimed = until(lambda: shop.verbs.reclaim().run(shop.conn), "the reclaim gets through")
+    assert reclaimed[0].job_id == attempt[0]
+    assert charges(shop) == []
+    with pytest.raises(psycopg.Error, match="terminating connection"):
+        a.execute("select 1")
+
+
+def test_a_session_that_stalls_after_completing_is_cut_off_when_its_lease_runs_out(
+    shop: Stage,
+) -> None:
+    attempt = shop.running("A", lease_seconds=0.4)
+    a = shop.connect(isolation="read committed")
+    charge(a, attempt)
+    shop.verbs.complete_one(*attempt).run(a)
+    until(lambda: shop.verbs.reclaim().run(shop.conn), "the reclaim gets through")
+    assert charges(shop) == []
+    assert shop.state(attempt[0]) == "queued"
+
+
+def test_the_bound_on_the_hold_ends_with_the_transaction_and_never_raises_the_users_own(
+    shop: Stage,
+) -> None:
+    attempt = shop.running("A")
+    a = shop.connect(isolation="read committed")
+    a.execute("set local idle_in_transaction_session_timeout = '250ms'")
+    shop.verbs.assert_fence(*attempt).run(a)
+    setting = "show idle_in_transaction_session_timeout"
+    assert a.execute(setting).fetchone() == ("250ms",)
+    a.commit()
+    assert a.execute(setting).fetchone() == ("0",)
+
+
+def test_a_rolled_back_savepoint_gives_the_gate_back(shop: Stage) -> None:
+    """Why the documents say: call the gate last, outside savepoints that may be rolled back."""
+    attempt = shop.running("A")
+    a = shop.connect(isolation="read committed")
+    with a.transaction(force_rollback=True):
+        shop.verbs.assert_fence(*attempt).run(a)
+    shop.take_over(attempt[0], "B")
+    with pytest.raises(StaleLease):
+        shop.verbs.assert_fence(*attempt).run(a)
+
+
+@every_isolation
+def test_a_fence_opened_before_the_takeover_stops_the_commit(shop: Stage, isolation: str) -> None:
+    stale = shop.running("A")
+    a = shop.connect(isolation=isolation)
+    shop.verbs.fence(*stale).run(a)
+    charge(a, stale)
+    shop.take_over(stale[0], "B")  # the fence alone does not hold off a reclaim
+    with pytest.raises((StaleLease, psycopg.errors.SerializationFailure)):
+        commit(a)
+    assert charges(shop) == []
+    assert shop.value("select count(*) from {schema}.fence_tx") == 0
+
+
+@pytest.mark.parametrize("ending", ["complete_one", "fail"])
+def test_a_fence_accepts_the_ending_that_its_own_transaction_wrote(
+    shop: Stage, ending: str
+) -> None:
+    attempt = shop.running("A")
+    a = shop.connect(isolation="read committed")
+    shop.verbs.fence(*attempt).run(a)
+    charge(a, attempt)
+    with a.transaction():  # a savepoint: the txid has to be the whole transaction's
+        if ending == "fail":
+            assert shop.verbs.fail([attempt]).run(a) == []
+        else:
+            shop.verbs.complete_one(*attempt).run(a)
+    commit(a)
+    assert charges(shop) == [attempt]
+    assert shop.value("select count(*) from {schema}.fence_tx") == 0
+
+
+def test_a_stale_worker_cannot_pass_its_fence_by_reclaiming_its_own_lease(shop: Stage) -> None:
+    stale = shop.running("A")
+    a = shop.connect(isolation="read committed")
+    shop.verbs.fence(*stale).run(a)
+    charge(a, stale)
+    shop.expire(stale[0])
+    assert len(shop.verbs.reclaim().run(a)) == 1
+    with pytest.raises(StaleLease):
+        commit(a)
+    assert charges(shop) == []
+
+
+def test_a_fence_checked_early_holds_off_the_reclaim_until_the_commit(shop: Stage) -> None:
+    attempt = shop.running("A")
+    a = shop.connect(isolation="read committed")
+    shop.verbs.fence(*attempt).run(a)
+    charge(a, attempt)
+    a.execute("set constraints all immediate")
+    shop.execute("update {schema}.lease set expires_at = clock_timestamp() - interval '1 s'")
+    assert shop.verbs.reclaim().run(shop.conn) == []
+    commit(a)
+    assert charges(shop) == [attempt]
+
+
+def test_a_fence_for_a_job_leased_to_somebody_else_is_refused_at_once(shop: Stage) -> None:
+    stale = shop.running("A")
+    shop.take_over(stale[0], "B")
+    with pytest.raises(StaleLease):
+        shop.verbs.fence(*stale).run(shop.conn)
