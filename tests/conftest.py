@@ -81,9 +81,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _start_servers() -> dict[str, Server]:
-    servers = {"18": Server.temporary(options=OPTIONS)}
+    options = {**OPTIONS, "wal_level": "minimal", "max_wal_senders": "0"}
+    servers = {"18": Server.temporary(options=options)}
     if (binaries := debian_binaries()) is not None:
-        servers["15"] = Server.temporary(binaries=binaries, options=OPTIONS)
+        servers["15"] = Server.temporary(binaries=binaries, options=options)
     for server in servers.values():
         server.start()
     return servers
@@ -124,7 +125,8 @@ def database(server_url: str, request: pytest.FixtureRequest) -> Iterator[str]:
 def _fresh_database(url: str, template: str) -> Iterator[str]:
     name = f"t_{uuid.uuid4().hex}"
     with psycopg.connect(url, autocommit=True) as conn:
-        conn.execute(f"create database {name} template {template}")
+        # As files: 20 ms on 18 and 130 on 15, instead of 100 and 220 through the WAL.
+        conn.execute(f"create database {name} template {template} strategy file_copy")
     yield database_url(url, name)
     with suppress(psycopg.OperationalError), psycopg.connect(url, autocommit=True) as conn:
         conn.execute(f"drop database {name} with (force)")

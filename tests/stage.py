@@ -15,8 +15,9 @@ from uuid import UUID
 import psycopg
 from psycopg import Connection
 
+from faultline.call import Call
 from faultline.jobs import Lease
-from faultline.protocol import Call, Protocol
+from faultline.protocol import Protocol
 from faultline.reading import Reading
 
 DEADLINE_SECONDS = 20.0

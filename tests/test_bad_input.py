@@ -52,7 +52,8 @@ def rejected(stage: Stage, call: Callable[[], Call[Any]] | Call[Any], *facts: st
 
 
 def in_sql(statement: str, *parameters: Any) -> Call[list[tuple[Any, ...]]]:
-    return Call("faultline", f"select * from faultline.{statement}", parameters, lambda rows: rows)
+    text = f"select * from faultline.{statement}"
+    return Call("faultline", statement, text, parameters, lambda rows: rows)
 
 
 # ── JSON ─────────────────────────────────────────────────────────────────────────────────────────
@@ -148,6 +149,13 @@ def test_an_option_out_of_its_range_is_rejected(
     rejected(stage, stage.verbs.enqueue("t", **options), fact)
     rejected(stage, stage.verbs.enqueue_many("t", [new_id], [{}], **options), fact)
     assert stage.queues() == []
+
+
+def test_a_moment_without_a_time_zone_is_rejected_because_nobody_knows_when_it_is(
+    stage: Stage,
+) -> None:
+    with pytest.raises(InvalidArgument, match="without a time zone"):
+        stage.enqueue(run_at=datetime(2030, 1, 1))
 
 
 @pytest.mark.parametrize("task", ["", "t" * 256])

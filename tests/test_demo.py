@@ -95,7 +95,7 @@ def test_a_demo_killed_outright_leaves_no_process_behind(folder: Path) -> None:
 
 def test_the_demo_runs_on_a_server_of_the_users_own(folder: Path, empty_database: str) -> None:
     demo = start(folder, FAULTLINE_DATABASE_URL=empty_database)
-    out, error = demo.communicate(timeout=60)
+    _, error = demo.communicate(timeout=60)
     assert demo.returncode == 0, error
     with Stage(empty_database) as stage:
         assert stage.execute("select state from {schema}.jobs") == [("succeeded",)]

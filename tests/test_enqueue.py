@@ -123,7 +123,7 @@ def test_a_key_that_stays_in_flight_is_an_error_after_the_lock_timeout(stage: St
     holder = stage.connect(isolation="read committed")
     call = stage.verbs.enqueue("charge", {"n": 1}, idempotency_key="k")
     call.run(holder)
-    with pytest.raises(KeyInFlight, match="nothing was written: try again"):
+    with pytest.raises(KeyInFlight, match="nothing was enqueued: try again"):
         call.run(stage.conn)
     holder.rollback()
     assert count(stage, "job") == 1

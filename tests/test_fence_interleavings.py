@@ -17,8 +17,9 @@ import psycopg
 import pytest
 from psycopg import Connection, errors
 
+from faultline.call import Call, translated_errors
 from faultline.errors import StaleLease, WrongIsolation
-from faultline.protocol import Call, Protocol, translated_errors
+from faultline.protocol import Protocol
 from tests.stage import Stage
 
 pytestmark = pytest.mark.both_servers

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from faultline.errors import InvalidArgument, KeyInFlight
+from faultline.errors import InvalidArgument, LockedOut
 from tests.stage import Stage
 
 pytestmark = pytest.mark.both_servers
@@ -285,6 +285,24 @@ def test_the_key_of_an_old_job_that_was_kept_still_names_it(stage: Stage) -> Non
     assert stage.enqueue(idempotency_key="k") == kept
 
 
+def test_refusals_and_silent_workers_are_forgotten_at_the_same_age(stage: Stage) -> None:
+    stale = stage.running("A")
+    stage.take_over(stale[0], "B")
+    for _ in range(2):
+        stage.verbs.complete([stale]).run(stage.conn)
+    stage.verbs.beat("gone", ["default"]).run(stage.conn)
+    stage.verbs.beat("here", ["default"]).run(stage.conn)
+    ages_ago = "clock_timestamp() - interval '40 days'"
+    stage.execute(
+        f"update {{schema}}.refusal set at = {ages_ago} "
+        "where id = (select min(id) from {schema}.refusal)"
+    )
+    stage.execute(f"update {{schema}}.worker set seen_at = {ages_ago} where worker = 'gone'")
+    stage.verbs.drop_partitions(30).run(stage.conn)
+    assert len(stage.refusals(stale[0])) == 1
+    assert [row["worker"] for row in stage.reading.workers(stage.conn)] == ["here"]
+
+
 def test_only_months_that_ended_so_long_ago_are_dropped(stage: Stage) -> None:
     ages = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 2, 29, 23, 59, tzinfo=UTC))
     january, february = (age(stage, finished(stage), moment) for moment in ages)
@@ -318,7 +336,7 @@ def test_dropping_gives_up_rather_than_wait_for_somebody_who_reads_the_month(
     old = age(stage, finished(stage))
     reader = stage.connect(isolation="read committed")
     reader.execute("select count(*) from faultline.job_2020_01")
-    with pytest.raises(KeyInFlight):
+    with pytest.raises(LockedOut):
         stage.verbs.drop_partitions(365).run(stage.conn)
     assert exists(stage, old)
     reader.commit()
@@ -344,7 +362,7 @@ def test_an_old_job_that_is_being_requeued_meanwhile_is_not_dropped(stage: Stage
     old = age(stage, job_id)
     operator = stage.connect(isolation="read committed")
     assert stage.verbs.requeue([old]).run(operator) == [old]
-    with pytest.raises(KeyInFlight):
+    with pytest.raises(LockedOut):
         stage.verbs.drop_partitions(365).run(stage.conn)
     operator.commit()
     stage.verbs.drop_partitions(365).run(stage.conn)

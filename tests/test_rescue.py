@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from faultline.errors import KeyInFlight, WrongIsolation
+from faultline.errors import LockedOut, WrongIsolation
 from tests.stage import Stage, until
 
 pytestmark = pytest.mark.both_servers
@@ -170,7 +170,7 @@ def test_compaction_gives_up_rather_than_make_the_queue_wait(stage: Stage, how: 
         other.execute("select count(*) from faultline.ready")
     else:
         stage.verbs.enqueue("work").run(other)
-    with pytest.raises(KeyInFlight):
+    with pytest.raises(LockedOut):
         stage.verbs.compact().run(stage.conn)
     other.rollback()
     assert rows_of_ready(stage) == before

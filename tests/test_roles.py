@@ -31,7 +31,7 @@ MAY = {
 STEPS = {
     "accepted_id", "backoff", "bound_hold", "cancel_waiting", "check_attempts",
     "check_fence_at_commit", "check_max_jobs", "check_options", "check_payload", "check_worker",
-    "current_token", "due_at", "finish", "hold_key", "hold_keys", "id_at", "id_time",
+    "claim_one", "current_token", "due_at", "finish", "hold_key", "hold_keys", "id_at", "id_time",
     "insist_on_read_committed", "invalid", "judge", "lane_of", "own_jobs", "park_exhausted",
     "partition_months", "place_of", "put_back", "put_in_quarantine", "quarantine_unclaimable",
     "raise_stale", "record_endings", "refuse", "restart_leases", "see_epoch", "server_timeline",

@@ -23,7 +23,7 @@ EXCEPTIONS: set[str] = set()
 LAYERS = (
     {"cli", "__main__"},
     {"gate"},
-    {"protocol", "reading", "migrate", "connect", "launcher"},
+    {"protocol", "reading", "migrate", "call", "connect", "launcher"},
     {"config", "errors", "states", "jobs", "events", "__init__"},
 )
 STANDARD_ONLY = {"errors", "states", "jobs", "events", "config"}
@@ -125,6 +125,7 @@ def test_the_public_names_are_just_these() -> None:
         "InvalidArgument",
         "KeyInFlight",
         "LauncherError",
+        "LockedOut",
         "MigrationRefused",
         "PayloadTooLarge",
         "SchemaMismatch",

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 from psycopg import Connection
 
+from faultline.call import translated_errors
 from faultline.errors import StaleLease
-from faultline.protocol import translated_errors
 from tests.stage import Stage, until
 
 pytestmark = pytest.mark.both_servers
@@ -218,6 +218,16 @@ def test_a_fence_checked_early_holds_off_the_reclaim_until_the_commit(shop: Stag
     assert shop.verbs.reclaim().run(shop.conn) == []
     commit(a)
     assert charges(shop) == [attempt]
+
+
+def test_a_session_that_stalls_after_an_early_check_is_cut_off_too(shop: Stage) -> None:
+    attempt = shop.running("A", lease_seconds=0.4)
+    a = shop.connect(isolation="read committed")
+    shop.verbs.fence(*attempt).run(a)
+    charge(a, attempt)
+    a.execute("set constraints all immediate")
+    until(lambda: shop.verbs.reclaim().run(shop.conn), "the reclaim gets through")
+    assert charges(shop) == []
 
 
 def test_a_fence_for_a_job_leased_to_somebody_else_is_refused_at_once(shop: Stage) -> None:

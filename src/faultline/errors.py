@@ -6,6 +6,7 @@
     │   └── PayloadTooLarge
     ├── IdempotencyConflict     the key was used for another payload; nothing was written
     ├── KeyInFlight             the key is held by a transaction that is still open; try again
+    ├── LockedOut               somebody is using what the call needs; nothing changed, try again
     ├── WrongIsolation          the verb needs READ COMMITTED
     ├── DatabaseUnavailable     nobody answers, or the server refuses the connection
     ├── ServerTooOld            PostgreSQL before 15
@@ -68,6 +69,23 @@ class IdempotencyConflict(FaultlineError):
 
 class KeyInFlight(FaultlineError):
     """Another open transaction is enqueueing under this idempotency key; try again shortly."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "another transaction is enqueueing under this idempotency key and has not ended within "
+            "the lock timeout; nothing was enqueued: try again"
+        )
+
+
+class LockedOut(FaultlineError):
+    """The call would have had to wait for somebody who uses the same tables, and gave up."""
+
+    def __init__(self, verb: str) -> None:
+        self.verb = verb
+        super().__init__(
+            f"{verb or 'the statement'} needs a lock that another session holds, and did not wait "
+            "for it; nothing was changed: run it again later"
+        )
 
 
 class WrongIsolation(FaultlineError):

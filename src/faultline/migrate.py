@@ -19,10 +19,10 @@ from typing import Any, Final
 from psycopg import Connection, errors, sql
 
 from faultline import __version__
+from faultline.call import translated_errors
 from faultline.config import schema_name
 from faultline.connect import require_server, schema_missing
 from faultline.errors import MigrationRefused, SchemaMismatch
-from faultline.protocol import translated_errors
 
 SCHEMA_VERSION: Final = 1  # the newest file in sql/migrations
 OLDEST_CLIENT: Final = 1  # the oldest SCHEMA_VERSION whose client still works with this schema

@@ -16,96 +16,18 @@ Nothing here sleeps, retries, logs, opens a connection or reads a clock.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
-import psycopg
-from psycopg import AsyncConnection, Connection, errors
-from psycopg.rows import tuple_row
-
+from faultline.call import Call, Row, to_json
 from faultline.config import DEFAULT_SCHEMA, schema_name
-from faultline.connect import schema_missing
-from faultline.errors import InvalidArgument, KeyInFlight, from_sqlstate
+from faultline.errors import InvalidArgument
 from faultline.jobs import Cancelled, Lane, Lease, Reclaimed, Renewal, Stale, Status
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
 Attempts = Sequence[tuple[UUID, int]]  # (job_id, token) of each attempt a verb is about
-
-
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
-    """One statement, and how to read its rows. `run` and `arun` differ by one word."""
-
-    schema: str
-    statement: str
-    parameters: tuple[Any, ...]
-    read: Callable[[list[Row]], T]
-
-    def run(self, conn: Connection[Any]) -> T:
-        """Execute on this connection, in whatever transaction it is in."""
-        with translated_errors(self.schema), conn.cursor(row_factory=tuple_row) as cursor:
-            return self.read(cursor.execute(self.statement, self.parameters).fetchall())
-
-    async def arun(self, conn: AsyncConnection[Any]) -> T:
-        """As `run`, for asyncio."""
-        with translated_errors(self.schema):
-            async with conn.cursor(row_factory=tuple_row) as cursor:
-                await cursor.execute(self.statement, self.parameters)
-                return self.read(await cursor.fetchall())
-
-
-@contextmanager
-def translated_errors(schema: str) -> Iterator[None]:
-    """The database's errors as ours where they are ours; everybody else's pass through."""
-    try:
-        yield
-    except psycopg.Error as error:
-        ours = from_sqlstate(
-            error.sqlstate, error.diag.message_primary or "", error.diag.message_detail
-        )
-        if ours is not None:
-            raise ours from error
-        if isinstance(error, errors.InvalidSchemaName | errors.UndefinedFunction):
-            raise schema_missing(schema) from error
-        if isinstance(error, errors.LockNotAvailable):
-            raise KeyInFlight(
-                "another transaction holds what this call needs and has not ended within the "
-                "lock timeout; nothing was written: try again"
-            ) from error
-        if isinstance(error, errors.UntranslatableCharacter):
-            raise InvalidArgument(
-                "JSON for PostgreSQL cannot contain the character \\u0000: remove it first"
-            ) from error
-        if isinstance(error, psycopg.DataError):
-            raise InvalidArgument(
-                f"an argument is not of its type or out of its range ({_first_line(error)}); "
-                "nothing was written"
-            ) from error
-        raise
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(f"an argument is not Unicode text ({error})") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
-def to_json(value: Any, what: str) -> str:
-    """The value as JSON text, or InvalidArgument saying what is wrong with it."""
-    try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-        text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument(
-            f"{what} is not JSON ({error}): use only dict with str keys, list, str, int, float, "
-            "bool and None"
-        ) from error
-    return text
 
 
 class Protocol:
@@ -312,7 +234,7 @@ class Protocol:
         marks = [f"%s::{cast}" for cast in casts] + ["%s"] * (len(parameters) - len(casts))
         marks += [f"{name} => %s{_NAMED_CASTS[name]}" for name in given]
         statement = f"select * from {self.schema}.{verb}({', '.join(marks)})"
-        return Call(self.schema, statement, (*parameters, *given.values()), read)
+        return Call(self.schema, verb, statement, (*parameters, *given.values()), read)
 
 
 _UUIDS = ("uuid[]", "text")
@@ -345,6 +267,11 @@ def _checked(options: Mapping[str, Any], *, without: set[str]) -> dict[str, Any]
     if unknown := options.keys() - set(known):
         raise InvalidArgument(
             f"unknown option {', '.join(sorted(unknown))}: the options are {', '.join(known)}"
+        )
+    run_at = options.get("run_at")
+    if isinstance(run_at, datetime) and run_at.tzinfo is None:
+        raise InvalidArgument(
+            f"run_at is {run_at}, without a time zone: say which, with tzinfo=UTC"
         )
     headers = options.get("headers")
     return {**options, "headers": None if headers is None else to_json(headers, "headers")}

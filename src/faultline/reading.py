@@ -11,8 +11,8 @@ from uuid import UUID
 from psycopg import Connection, sql
 from psycopg.rows import dict_row
 
+from faultline.call import translated_errors
 from faultline.config import DEFAULT_SCHEMA, schema_name
-from faultline.protocol import translated_errors
 
 Record = dict[str, Any]
 

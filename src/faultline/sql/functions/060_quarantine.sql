@@ -2,7 +2,8 @@
 -- insert with ON CONFLICT DO NOTHING, and what does not come back is moved here. (I7)
 
 -- put_in_quarantine: these pointers, just deleted from ready, scheduled or lease and given as JSON
--- (their columns have the same names), which is kept as the evidence.
+-- (their columns have the same names), which is kept as the evidence. Whatever the caller thinks
+-- the reason is, a job whose row is gone is missing.
 create or replace function {schema}.put_in_quarantine(
     pointers jsonb[], reason text, moment timestamptz
 ) returns void
@@ -13,7 +14,10 @@ begin
     insert into quarantine (job_id, fencing_token, at, lane, attempts, crashes, snoozes,
                             lease_seconds, reason, evidence)
     select p.job_id, p.fencing_token, put_in_quarantine.moment, p.lane, p.attempts, p.crashes,
-           p.snoozes, p.lease_seconds, put_in_quarantine.reason, e
+           p.snoozes, p.lease_seconds,
+           case when exists (select from job j where j.id = p.job_id)
+                then put_in_quarantine.reason else 'job_missing' end,
+           e
       from unnest(put_in_quarantine.pointers) e
      cross join lateral jsonb_populate_record(null::quarantine, e) p
      order by p.job_id
@@ -24,7 +28,7 @@ end $$;
 -- Whatever lease stands in the way ends here as expired, so that the job is in one place; one that
 -- is locked just now is left to its holder, because claim never waits.
 create or replace function {schema}.quarantine_unclaimable(
-    taken {schema}.ready[], leased uuid[], claimed uuid[]
+    taken {schema}.ready[], claimed uuid[]
 ) returns void
 language plpgsql
 as $$
@@ -47,10 +51,8 @@ begin
                                                        greatest(t.fencing_token, l.fencing_token))
                 from unnest(quarantine_unclaimable.taken) t
                 left join unnest(v_lost) l on l.job_id = t.job_id
-               where t.job_id = any (v_bad)
-                 and (t.job_id = any (coalesce(quarantine_unclaimable.leased, '{}'))) = missing),
-        case when missing then 'job_missing' else 'lease_already_held' end, v_now)
-       from unnest(array[true, false]) missing;
+               where t.job_id = any (v_bad)),
+        'lease_already_held', v_now);
 end $$;
 
 -- park_exhausted: rows whose token has reached the top of the range (2^53 - 1, so that JSON is

@@ -17,7 +17,7 @@ declare
     v_now timestamptz;
     v_leased boolean;
 begin
-    for i in 1..cardinality(claim_one.lanes) loop
+    for i in 1..coalesce(cardinality(claim_one.lanes), 0) loop
         delete from ready where ctid = (
             select r.ctid from ready r
              where r.lane = claim_one.lanes[i] and r.seq >= coalesce(claim_one.cursors[i], 0)
@@ -43,8 +43,7 @@ begin
     select array[j.task], '[' || j.payload::text || ']', '[' || j.headers::text || ']'
       into tasks, payloads, headers from job j where j.id = v_pointer.job_id;
     if not v_leased or not found then
-        perform quarantine_unclaimable(
-            array[v_pointer], case when v_leased then array[v_pointer.job_id] end, '{}');
+        perform quarantine_unclaimable(array[v_pointer], '{}');
         select * into job_ids, tokens, job_lanes, seqs, attempts, crashes, snoozes, leases_seconds,
                       tasks, payloads, headers
           from claim_one(claim_one.worker, claim_one.lanes, claim_one.cursors, claim_one.started,

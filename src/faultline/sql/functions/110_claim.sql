@@ -89,6 +89,6 @@ begin
      where cardinality(v_leased) = cardinality(v_taken) or t.job_id = any (v_leased);
 
     if cardinality(job_ids) is distinct from cardinality(v_taken) then
-        perform quarantine_unclaimable(v_taken, v_leased, job_ids);
+        perform quarantine_unclaimable(v_taken, job_ids);
     end if;
 end $$;

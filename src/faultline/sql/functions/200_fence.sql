@@ -67,6 +67,8 @@ begin
      where l.job_id = new.job_id and l.fencing_token = new.fencing_token
        for key share;
     if v_expires_at > clock_timestamp() then
+        -- With SET CONSTRAINTS … IMMEDIATE this is not the end yet, and the lock is held from here.
+        perform bound_hold(v_expires_at);
         return null;
     end if;
     if not exists (select from attempt a

@@ -4,8 +4,8 @@
 -- create_partitions: from yesterday's month to so many months ahead. Run by migrate and by
 -- reconcilers; safe to run many at once. Answers with how many were made.
 --
--- Locks    an advisory lock of its own until commit; SHARE UPDATE EXCLUSIVE on job and attempt
---          (made apart, then attached), which neither readers nor writers feel.
+-- Locks    SHARE UPDATE EXCLUSIVE on job and attempt (made apart, then attached), which neither
+--          readers nor writers feel, only another that makes partitions.
 -- Raises   LF003 unless it is 1 to 60 months: a worker may call this, and plans lock every month.
 create or replace function {schema}.create_partitions(months_ahead integer default 3)
 returns integer
@@ -22,7 +22,7 @@ begin
     if months_ahead is null or months_ahead not between 1 and 60 then
         perform invalid(format('months_ahead is %s, it must be from 1 to 60', months_ahead));
     end if;
-    perform pg_advisory_xact_lock(hashtextextended('{schema}.create_partitions', 0));
+    lock table only job in share update exclusive mode;
     for v_month in
         select generate_series(date_trunc('month', (v_now - interval '1 day') at time zone 'UTC'),
                                (v_now at time zone 'UTC') + make_interval(months => months_ahead),
@@ -58,7 +58,8 @@ begin atomic
 end;
 
 -- drop_partitions: forget jobs older than this, month by month. A month into which a pointer still
--- leads keeps just the jobs it leads to. Answers with the months dropped or thinned out. (I7)
+-- leads keeps just the jobs it leads to. Refusals and silent workers of that age go too. Answers
+-- with the months dropped or thinned out. (I7)
 --
 -- Locks    ACCESS EXCLUSIVE on job and attempt (DETACH needs it) and on one month's partitions,
 --          parents first as everybody does, then looks for pointers: whoever would give an old job
@@ -71,6 +72,7 @@ language plpgsql
 set lock_timeout = '100ms'
 as $$
 declare
+    v_horizon timestamptz := clock_timestamp() - drop_partitions.older_than;
     v_month record;
     v_kept uuid[];
 begin
@@ -78,9 +80,11 @@ begin
     if older_than < interval '2 days' then
         perform invalid('older_than must be at least 2 days: younger ids are still handed out');
     end if;
+    delete from refusal where at < v_horizon;
+    delete from worker where seen_at < v_horizon;
+    delete from sleeper where until < v_horizon;
     for v_month in
-        select * from partition_months()
-         where beyond <= id_at(clock_timestamp() - drop_partitions.older_than)
+        select * from partition_months() where beyond <= id_at(v_horizon)
     loop
         execute format('lock table only {schema}.job, only {schema}.attempt, {schema}.job_%1$s, '
                        '{schema}.attempt_%1$s in access exclusive mode', v_month.suffix);

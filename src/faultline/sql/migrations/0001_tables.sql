@@ -189,6 +189,7 @@ create table {schema}.idempotency (
     constraint a_key_names_one_job_of_a_task primary key (task, key),
     constraint a_key_has_1_to_255_characters check (length(key) between 1 and 255)
 );
+create index the_keys_of_a_job on {schema}.idempotency (job_id);
 
 create table {schema}.worker (
     worker text primary key,
