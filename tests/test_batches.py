@@ -44,7 +44,7 @@ def test_two_claims_never_wait_for_each_other_and_never_share_a_job(
     first, second = (stage.connect(isolation="read committed") for _ in range(2))
     second.execute("set lock_timeout = '1s'")
     ours = stage.claim("A", at_once, first)
-    theirs = stage.claim("B", at_once + 1, second)
+    theirs = stage.claim("B", at_once, second)
     first.commit()
     second.commit()
     assert [x.job_id for x in ours + theirs] == ids
@@ -77,7 +77,7 @@ def test_a_verb_that_may_wait_takes_the_leases_in_the_order_of_the_jobs(
     stage: Stage, verb: str
 ) -> None:
     low, high = sorted(stage.running("A") for _ in range(2))
-    row = "select from {schema}.lease where job_id = %s for update"
+    row = "select 1 from {schema}.lease where job_id = %s for update"
     holder = stage.connect(isolation="read committed")
     holder.execute(row.replace("{schema}", stage.schema), (high[0],))
     call = WAITING[verb](stage.verbs, [high, low])
