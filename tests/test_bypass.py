@@ -15,7 +15,8 @@ from psycopg import Connection
 from psycopg.errors import InsufficientPrivilege
 
 from faultline.errors import StaleLease
-from faultline.migrate import ROLES, migrate
+from faultline.migrate import migrate
+from faultline.script import ROLES
 from tests.stage import Stage
 from tests.test_roles import functions, relations
 

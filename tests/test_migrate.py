@@ -17,10 +17,11 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from faultline import migrate as module
+from faultline import script as module
 from faultline.config import schema_name
 from faultline.errors import InvalidArgument, MigrationRefused, SchemaMismatch
-from faultline.migrate import Migration, check_client, is_current, migrate, migrations
+from faultline.migrate import check_client, is_current, migrate
+from faultline.script import Migration, migrations
 from tests.installation import catalogue, run_one_job, schema_exists
 from tests.stage import Stage, until
 

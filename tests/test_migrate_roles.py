@@ -16,7 +16,8 @@ import pytest
 from psycopg import Connection
 
 from faultline.errors import MigrationRefused
-from faultline.migrate import ROLES, is_current, migrate, script
+from faultline.migrate import is_current, migrate
+from faultline.script import ROLES, script
 from tests.installation import catalogue, run_one_job, schema_exists
 
 pytestmark = pytest.mark.both_servers

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from psycopg.errors import InsufficientPrivilege, ObjectNotInPrerequisiteState
 
-from faultline.migrate import ROLES
+from faultline.script import ROLES
 from tests.stage import Stage
 
 pytestmark = pytest.mark.both_servers

@@ -23,7 +23,7 @@ EXCEPTIONS: set[str] = set()
 LAYERS = (
     {"cli", "__main__"},
     {"gate"},
-    {"protocol", "reading", "migrate", "call", "connect", "launcher"},
+    {"protocol", "reading", "migrate", "script", "call", "connect", "launcher"},
     {"config", "errors", "states", "jobs", "events", "__init__"},
 )
 STANDARD_ONLY = {"errors", "states", "jobs", "events", "config"}

@@ -49,14 +49,15 @@ def migrate(
 
 
 def _as_sql(schema: str, *, roles: bool) -> str:
-    from faultline.migrate import fingerprint, script
+    from faultline.script import fingerprint, script
 
     head = f"-- {fingerprint(schema)}\n-- Run it with: psql -v ON_ERROR_STOP=1 -f <this file>"
     return "\n\n".join([head, "begin;", *script(schema, roles=roles), "commit;"])
 
 
 def _check(settings: Settings) -> str:
-    from faultline.migrate import SCHEMA_VERSION, fingerprint, is_current
+    from faultline.migrate import is_current
+    from faultline.script import SCHEMA_VERSION, fingerprint
 
     with open_database(settings) as conn:
         if not is_current(conn, settings.schema):
@@ -68,7 +69,8 @@ def _check(settings: Settings) -> str:
 
 
 def _migrate(settings: Settings, *, roles: bool) -> str:
-    from faultline.migrate import SCHEMA_VERSION, is_current, migrate
+    from faultline.migrate import is_current, migrate
+    from faultline.script import SCHEMA_VERSION
 
     with open_database(settings) as conn:
         was_current = is_current(conn, settings.schema)
