@@ -271,3 +271,20 @@ def test_a_stale_and_a_live_attempt_of_one_job_in_one_batch_are_told_apart(stage
     assert stage.job(stale[0])["result"] == "new"
     assert [x.token for x in refused] == [stale[1]]
     assert stage.violations() == []
+
+
+def test_a_swap_completes_refuses_and_claims_in_one_commit(stage: Stage) -> None:
+    done, stale = stage.running("A"), stage.running("A")
+    rightful = stage.take_over(stale[0], "B")
+    waiting = stage.enqueue(payload={"n": 3})
+    lanes = [lane.lane for lane in stage.verbs.lanes(["default"]).run(stage.conn)]
+    session = stage.connect(isolation="read committed")
+    call = stage.verbs.swap([done, stale], ["yes", "no"], "A", lanes, max_jobs=10)
+    refused, leases = call.run(session)
+    assert [(x.job_id, x.token, x.current_token) for x in refused] == [(*stale, rightful[1])]
+    assert [(x.job_id, x.token, x.payload) for x in leases] == [(waiting, 1, {"n": 3})]
+    assert stage.state(done[0]) == "running"  # nothing before the commit
+    session.commit()
+    assert (stage.state(done[0]), stage.state(waiting)) == ("succeeded", "running")
+    assert stage.refusals(stale[0]) == [("complete", *stale[1:], rightful[1], "token_mismatch")]
+    assert stage.verbs.swap([], None, "A", lanes).run(stage.conn) == ([], [])

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import faultline
+from faultline.protocol import Protocol
 from proofs.mutants import guards
 
 ROOT = Path(__file__).parent.parent
@@ -115,6 +116,17 @@ def test_the_verbs_have_no_exception_blocks_and_no_two_writers_in_one_statement(
         for statement in code.split(";"):
             writers = re.findall(r"\b(insert into|update \w+ \w* ?set|delete from)\b", statement)
             assert len(writers) <= 1, f"{path.name}: {statement.strip()[:80]}"
+
+
+def test_every_function_that_a_role_may_call_has_its_method_and_every_method_its_function() -> None:
+    granted = re.sub(r"--.*", "", (PACKAGE / "sql" / "roles.sql").read_text())
+    functions = set(re.findall(r"\{schema\}\.([a-z_]+)", granted))
+    methods = {name for name in vars(Protocol) if not name.startswith("_")}
+    assert functions - methods == {
+        "schema_version",
+        "new_id",
+    }  # asked before, and instead of, verbs
+    assert methods <= functions
 
 
 def test_the_public_names_are_just_these() -> None:

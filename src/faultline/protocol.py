@@ -106,6 +106,23 @@ class Protocol:
         text = None if result is None else to_json(result, "result")
         return self._call("complete_one", (job_id, token, text), _nothing, casts=_ONE_RESULT)
 
+    def swap(
+        self,
+        attempts: Attempts,
+        results: Sequence[Any] | None,
+        worker: str,
+        lanes: Sequence[int],
+        *,
+        max_jobs: int = 1,
+        cursors: Sequence[int] | None = None,
+        started: bool = True,
+    ) -> Call[tuple[list[Stale], list[Lease]]]:
+        """Complete the previous batch and claim the next, in one call and one commit."""
+        text = None if results is None else to_json(list(results), "result")
+        claim = (worker, list(lanes), max_jobs, list(cursors) if cursors else None, started)
+        casts = (*_ATTEMPTS, "jsonb", "text", "int[]", "int", "bigint[]")
+        return self._call("swap", (*_columns(attempts), text, *claim), _swapped, casts=casts)
+
     def fail(
         self,
         attempts: Attempts,
@@ -295,6 +312,12 @@ def _column(rows: list[Row]) -> list[Any]:
 
 def _each(kind: Callable[..., T]) -> Callable[[list[Row]], list[T]]:
     return lambda rows: [kind(*row) for row in rows]
+
+
+def _swapped(rows: list[Row]) -> tuple[list[Stale], list[Lease]]:
+    refused, claimed = rows[0][:4], rows[0][4:]
+    stale = [Stale(*row) for row in zip(*refused, strict=True)] if refused[0] else []
+    return stale, _leases([claimed])
 
 
 def _leases(rows: list[Row]) -> list[Lease]:
