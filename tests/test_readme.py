@@ -1,4 +1,4 @@
-"""What the README tells a stranger to do, done."""
+"""What the documents tell a stranger to do, done."""
 
 from __future__ import annotations
 
@@ -33,3 +33,12 @@ def test_every_make_target_that_the_readme_names_exists() -> None:
     named = set(re.findall(r"`make ([a-z-]+)", README.read_text()))
     assert {"demo", "test"} <= named
     assert all(re.search(rf"^{target}:.*## ", makefile, re.MULTILINE) for target in named)
+
+
+def test_the_sql_of_the_operating_page_runs_from_top_to_bottom(stage: Stage) -> None:
+    page = (README.parent / "docs" / "operating.md").read_text()
+    blocks = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) >= 5
+    with stage.conn.transaction(force_rollback=True):  # the log-ins belong to the whole server
+        for block in blocks:
+            stage.conn.execute(block)
