@@ -68,7 +68,6 @@ WAITING: dict[str, Any] = {
     "release": lambda verbs, batch: verbs.release(batch),
     "cancel_attempt": lambda verbs, batch: verbs.cancel_attempt(batch),
     "execute": lambda verbs, batch: verbs.execute(batch),
-    "cancel": lambda verbs, batch: verbs.cancel([job_id for job_id, _ in batch]),
 }
 
 
@@ -252,6 +251,77 @@ def test_a_job_queued_twice_by_force_is_quarantined_and_its_neighbours_are_promo
     assert {stage.state(job_id) for job_id in due} == {"queued"}
     reason = stage.value("select reason from {schema}.quarantine where job_id = %s", twice)
     assert reason == "already_queued"
+
+
+@pytest.mark.parametrize("verb", ["fail", "snooze", "release", "reclaim"])
+def test_a_job_that_is_elsewhere_already_is_quarantined_and_its_neighbours_settle(
+    stage: Stage, verb: str
+) -> None:
+    before, bad, after = batch = [stage.running("A") for _ in range(3)]
+    place = "scheduled (job_id, lane, lease_seconds, run_at)"
+    values = "%s, 1, 30, now() + interval '1 h'"
+    if verb in ("release", "reclaim"):
+        place, values = "ready (job_id, lane, lease_seconds)", "%s, 1, 30"
+    stage.execute(f"insert into {{schema}}.{place} values ({values})", bad[0])
+    if verb == "reclaim":
+        stage.expire(*(job_id for job_id, _ in batch))
+    SETTLE[verb](stage.verbs, batch).run(stage.conn)
+    reason = stage.value("select reason from {schema}.quarantine where job_id = %s", bad[0])
+    assert reason == "already_queued"
+    assert {stage.state(job_id) for job_id, _ in (before, after)} <= {"scheduled", "queued"}
+    assert stage.value("select count(*) from {schema}.lease") == 0
+
+
+def test_a_dead_job_that_is_queued_already_by_force_does_not_stop_a_requeue(stage: Stage) -> None:
+    dead = [stage.running("A", max_attempts=1) for _ in range(3)]
+    stage.verbs.fail(dead).run(stage.conn)
+    stage.execute(
+        "insert into {schema}.ready (job_id, lane, lease_seconds) values (%s, 1, 30)", dead[1][0]
+    )
+    assert len(stage.verbs.requeue([job_id for job_id, _ in dead]).run(stage.conn)) == 3
+    assert {stage.state(job_id) for job_id, _ in dead} == {"queued"}
+
+
+def test_a_thousand_bad_rows_do_not_stop_the_claim_of_one_good_job(stage: Stage) -> None:
+    ids = [stage.value("select {schema}.new_id()") for _ in range(1000)]
+    stage.verbs.enqueue_many("work", ids, [{} for _ in ids]).run(stage.conn)
+    stage.execute("delete from {schema}.job")
+    good = stage.enqueue()
+    assert [lease.job_id for lease in stage.claim("A", 1)] == [good]
+
+
+def test_a_token_out_of_range_cannot_even_be_forged(stage: Stage) -> None:
+    stage.enqueue()
+    with pytest.raises(psycopg.errors.CheckViolation, match="a_queued_token_is_in_range"):
+        stage.execute("update {schema}.ready set fencing_token = %s", TOP + 1)
+
+
+def test_a_job_that_has_used_up_its_tokens_can_still_be_cancelled(stage: Stage) -> None:
+    job_id = stage.enqueue()
+    stage.execute("update {schema}.ready set fencing_token = %s", TOP)
+    stage.verbs.promote().run(stage.conn)
+    assert stage.verbs.cancel([job_id]).run(stage.conn)[0].verdict == "cancelled"
+    assert stage.state(job_id) == "cancelled"
+
+
+def test_a_renewal_that_comes_after_the_attempts_own_ending_is_no_evidence_of_staleness(
+    stage: Stage,
+) -> None:
+    attempt = stage.running("A")
+    stage.verbs.complete([attempt]).run(stage.conn)
+    assert stage.verbs.renew([attempt]).run(stage.conn)[0].verdict == "lost"
+    assert stage.refusals(attempt[0]) == []
+
+
+def test_a_worker_does_not_wait_for_an_open_transaction_that_asks_it_to_stop(
+    stage: Stage,
+) -> None:
+    attempt = stage.running("A")
+    producer = stage.connect(isolation="read committed")
+    stage.verbs.cancel([attempt[0]]).run(producer)
+    stage.conn.execute("set lock_timeout = '2s'")
+    assert stage.verbs.renew([attempt]).run(stage.conn)[0].verdict == "renewed"
+    assert stage.verbs.complete([attempt]).run(stage.conn) == []
 
 
 def test_a_stale_row_in_a_batch_does_not_cost_its_neighbours_their_commit(stage: Stage) -> None:

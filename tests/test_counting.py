@@ -176,3 +176,32 @@ def test_a_job_on_its_way_from_the_queue_to_a_worker_is_not_missed_by_a_cancel(
     cancel = stage.background(stage.verbs.cancel([job_id]), stage.connect()).until_blocked()
     claimer.commit()
     assert [x.verdict for x in cancel.answer()] == ["requested"]
+
+
+@pytest.mark.parametrize("end", ["reclaim", "fail", "snooze", "release"])
+def test_a_job_that_was_asked_to_stop_does_not_run_again_however_its_attempt_ends(
+    stage: Stage, end: str
+) -> None:
+    asked, other = stage.running("A"), stage.running("A")
+    stage.verbs.cancel([asked[0]], "customer left").run(stage.conn)
+    if end == "reclaim":
+        stage.expire(asked[0], other[0])
+        states = {x.job_id: x.state for x in stage.verbs.reclaim().run(stage.conn)}
+        assert states == {asked[0]: "cancelled", other[0]: "queued"}
+    elif end == "snooze":
+        assert stage.verbs.snooze([asked, other], [5, 6]).run(stage.conn) == []
+    else:
+        assert getattr(stage.verbs, end)([asked, other]).run(stage.conn) == []
+    job = stage.job(asked[0])
+    assert (job["state"], job["error"]) == ("cancelled", {"reason": "customer left"})
+    assert stage.state(other[0]) in ("queued", "scheduled")
+    assert stage.violations() == []
+
+
+def test_counts_start_anew_at_a_requeue_and_stay_so_when_the_job_has_ended(stage: Stage) -> None:
+    attempt = stage.running("A", max_attempts=1)
+    stage.verbs.fail([attempt]).run(stage.conn)
+    stage.verbs.requeue([attempt[0]]).run(stage.conn)
+    (lease,) = stage.claim("B")
+    stage.verbs.complete([(lease.job_id, lease.token)]).run(stage.conn)
+    assert counts(stage, attempt[0]) == (1, 0, 0)

@@ -75,6 +75,17 @@ def test_claim_walks_the_lane_in_order_and_looks_jobs_up_by_key(
     assert "JIT" not in plans
 
 
+def test_a_claim_of_one_walks_the_lane_in_order_and_looks_its_job_up_by_key(
+    stage: Stage, warm: Connection[Any]
+) -> None:
+    lanes = [lane.lane for lane in stage.verbs.lanes(["default"]).run(stage.conn)]
+    plans = plans_of(warm, stage.verbs.claim("A", lanes, max_jobs=1))
+    assert "Index Scan using a_place_in_a_lane_is_unique on ready" in plans
+    assert scans(plans, r"job_\d+_\d+") == {"Index Scan"}
+    assert "Seq Scan" not in plans
+    assert "Sort Key" not in plans
+
+
 def test_complete_probes_each_lease_by_its_key_in_the_order_of_the_ids(
     stage: Stage, warm: Connection[Any]
 ) -> None:

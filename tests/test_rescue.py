@@ -190,3 +190,39 @@ def test_a_dump_of_another_database_does_not_stop_compaction_here(
 ) -> None:
     with psycopg.connect(server_url, application_name="pg_dump"):
         assert stage.verbs.compact().run(stage.conn) is True
+
+
+@pytest.mark.parametrize("max_jobs", [1, 10])
+def test_a_claim_that_waited_for_a_rescue_gives_no_token_twice(stage: Stage, max_jobs: int) -> None:
+    job_id, lost = stage.running("A")
+    stage.execute("delete from {schema}.lease")  # the pointer, and with it its token, is lost
+    rescuer = stage.connect(isolation="read committed")
+    assert stage.verbs.rescue().run(rescuer) == 1
+    lanes = [lane.lane for lane in stage.verbs.lanes(["default"]).run(stage.conn)]
+    claim = stage.verbs.claim("B", lanes, max_jobs=max_jobs)
+    waiting = stage.background(claim, stage.connect()).until_blocked()
+    rescuer.commit()
+    (lease,) = waiting.answer()
+    assert lease.token >= 16 << 40 > lost
+    assert [x.token for x in stage.verbs.complete([(job_id, lost)]).run(stage.conn)] == [lost]
+    assert stage.verbs.complete([(job_id, lease.token)]).run(stage.conn) == []
+
+
+def test_after_a_restart_one_open_transaction_stops_nobody(stage: Stage) -> None:
+    attempt = stage.running("A")
+    stage.execute("update {schema}.epoch set postmaster_started_at = 'epoch'")  # as after a restart
+    first = stage.connect(isolation="read committed")
+    stage.verbs.renew([attempt]).run(first)
+    stage.verbs.cancel([attempt[0]]).run(stage.connect(isolation="read committed"))
+    stage.conn.execute("set lock_timeout = '2s'")
+    assert stage.verbs.reclaim().run(stage.conn) == []
+    assert stage.claim("B") == []
+    assert stage.reading.current_epoch(stage.conn)["epoch"] == 0
+
+
+def test_so_large_a_queue_is_not_compacted_with_everybody_waiting(stage: Stage) -> None:
+    stage.execute(
+        "insert into {schema}.ready (lane, job_id, lease_seconds) "
+        "select 1, {schema}.new_id(), 30 from generate_series(1, 10001)"
+    )
+    assert stage.verbs.compact().run(stage.conn) is False

@@ -141,6 +141,60 @@ def test_a_session_that_stalls_after_completing_is_cut_off_when_its_lease_runs_o
     assert shop.state(attempt[0]) == "queued"
 
 
+STALLING: dict[str, Any] = {
+    "complete": lambda verbs, attempt: verbs.complete([attempt]),
+    "fail": lambda verbs, attempt: verbs.fail([attempt]),
+    "snooze": lambda verbs, attempt: verbs.snooze([attempt], [1]),
+    "release": lambda verbs, attempt: verbs.release([attempt]),
+    "cancel_attempt": lambda verbs, attempt: verbs.cancel_attempt([attempt]),
+    "execute": lambda verbs, attempt: verbs.execute([attempt]),
+    "renew": lambda verbs, attempt: verbs.renew([attempt]),
+}
+
+
+@pytest.mark.parametrize("verb", STALLING)
+def test_a_session_that_stalls_inside_any_verb_is_cut_off_when_its_lease_runs_out(
+    shop: Stage, verb: str
+) -> None:
+    attempt = shop.running("A", lease_seconds=0.4)
+    a = shop.connect(isolation="read committed")
+    charge(a, attempt)
+    STALLING[verb](shop.verbs, attempt).run(a)
+    until(lambda: shop.verbs.reclaim().run(shop.conn), "the reclaim gets through")
+    assert charges(shop) == []
+
+
+def test_a_claim_that_is_never_committed_is_cut_off_and_somebody_else_gets_the_job(
+    shop: Stage,
+) -> None:
+    job_id = shop.enqueue(lease_seconds=0.4)
+    for many in (1, 10):
+        assert [x.job_id for x in shop.claim("A", many, shop.connect(isolation="read committed"))]
+        until(
+            lambda: (
+                shop.value("select count(*) from {schema}.ready where job_id = %s", job_id)
+                and not shop.execute(
+                    "select 1 from pg_locks where locktype = 'transactionid' "
+                    "and pid <> pg_backend_pid() and granted"
+                )
+            ),
+            "the session was cut off",
+        )
+
+
+def test_a_second_gate_with_less_time_left_lowers_the_bound_again(shop: Stage) -> None:
+    long, short = shop.running("A", lease_seconds=30), shop.running("A", lease_seconds=0.5)
+    a = shop.connect(isolation="read committed")
+    shop.verbs.assert_fence(*long).run(a)
+    shop.verbs.assert_fence(*short).run(a)
+    busy = shop.background("select pg_sleep(10)", a)
+    if a.info.server_version >= 170000:
+        with pytest.raises(psycopg.errors.TransactionTimeout):
+            busy.answer()
+    else:
+        a.cancel()
+
+
 def test_the_bound_on_the_hold_ends_with_the_transaction_and_never_raises_the_users_own(
     shop: Stage,
 ) -> None:
@@ -194,6 +248,19 @@ def test_a_fence_accepts_the_ending_that_its_own_transaction_wrote(
     commit(a)
     assert charges(shop) == [attempt]
     assert shop.value("select count(*) from {schema}.fence_tx") == 0
+
+
+def test_a_write_that_commits_after_the_job_was_completed_elsewhere_is_refused(
+    shop: Stage,
+) -> None:
+    attempt = shop.running("A")
+    a = shop.connect(isolation="read committed")
+    shop.verbs.fence(*attempt).run(a)
+    charge(a, attempt)
+    assert shop.verbs.complete([attempt]).run(shop.conn) == []
+    with pytest.raises(StaleLease):
+        commit(a)
+    assert charges(shop) == []
 
 
 def test_a_stale_worker_cannot_pass_its_fence_by_reclaiming_its_own_lease(shop: Stage) -> None:

@@ -68,7 +68,7 @@ class Reclaimed:
     job_id: UUID
     token: int
     worker: str
-    state: Literal["queued", "quarantined"]
+    state: Literal["queued", "quarantined", "cancelled"]
     crashes: int
 
 

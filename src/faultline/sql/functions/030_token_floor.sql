@@ -5,6 +5,9 @@
 -- each move to another cluster (the system identifier) and by epoch_bump. Epoch 0 is a server that
 -- never failed over: tokens 1, 2, 3 … (I4)
 --
+-- Read it after the rows whose tokens are to be raised are locked: rescue raises it together with
+-- the pointers it gives back, and a claim that waited for those would else use the floor of before.
+--
 -- The timeline is read from the WAL position: pg_control_checkpoint() still shows the old one right
 -- after a promotion. It costs 0.3 µs; pg_control_system() reads a file and costs 6, so it is asked
 -- only when the postmaster is not the one that was checked last.
@@ -21,39 +24,72 @@ begin
     return see_epoch()::bigint << 40;
 end $$;
 
--- server_timeline: it rises by one with each promotion.
+-- floor_now: the same for verbs that are called in transactions of the user's, which may stay open:
+-- it writes nothing down and locks nothing.
+create or replace function {schema}.floor_now() returns bigint
+language plpgsql
+as $$
+declare
+    e epoch;
+begin
+    select * into strict e from epoch where one;
+    return epoch_of(e)::bigint << 40;
+end $$;
+
+-- epoch_of: which epoch it is now, given the last one that was written down. Above every epoch that
+-- an ancestor of this data can have used, also when the row's own last change was lost: the
+-- distance in timelines is added, not one.
+create or replace function {schema}.epoch_of(e {schema}.epoch) returns integer
+language plpgsql
+as $$
+declare
+    v_timeline integer := server_timeline();
+begin
+    if e.timeline = v_timeline and e.postmaster_started_at = pg_postmaster_start_time() then
+        return e.epoch;
+    end if;
+    return e.epoch + case
+        when v_timeline >= e.timeline
+             and e.system_identifier = (select system_identifier from pg_control_system())
+        then v_timeline - e.timeline
+        else v_timeline
+    end;
+end $$;
+
+-- server_timeline: of the WAL that is being written.
 create or replace function {schema}.server_timeline() returns integer
 language sql stable
 return ('x' || substring(pg_walfile_name(pg_current_wal_insert_lsn()) for 8))::bit(32)::integer;
 
 -- see_epoch: look which life of the server this is, and write down a new one.
 --
--- Ensures  a new epoch is above every epoch that an ancestor of this data can have used, also when
---          the row's own last change was lost: the distance in timelines is added, not one.
---          After a new epoch each lease starts anew: renewals may have been lost with the old
+-- Ensures  after a new epoch each lease starts anew: renewals may have been lost with the old
 --          server, and living workers must be able to renew before anyone reclaims. Nobody's token
 --          changes.
--- Locks    the epoch row; then lease rows, skipping those in use (their holders are alive).
+-- Locks    after a mere restart nothing that anybody waits for. For a new epoch the epoch row, for
+--          5 s at most; then lease rows, skipping those in use (their holders are alive).
 create or replace function {schema}.see_epoch() returns integer
 language plpgsql
 as $$
 declare
     e epoch;
-    v_timeline integer := server_timeline();
-    v_system bigint := (select system_identifier from pg_control_system());
     v_epoch integer;
 begin
+    select * into strict e from epoch where one;
+    v_epoch := epoch_of(e);
+    if v_epoch = e.epoch then
+        update epoch set postmaster_started_at = pg_postmaster_start_time()
+         where one = (select one from epoch where one for update skip locked);
+        return v_epoch;
+    end if;
     select * into strict e from epoch where one for update;
-    v_epoch := e.epoch + case
-        when e.system_identifier = v_system and v_timeline >= e.timeline
-        then v_timeline - e.timeline
-        else v_timeline
-    end;
-    update epoch
-       set epoch = v_epoch, system_identifier = v_system, timeline = v_timeline,
-           postmaster_started_at = pg_postmaster_start_time(),
-           seen_at = case when v_epoch > e.epoch then clock_timestamp() else e.seen_at end;
+    perform bound_hold(clock_timestamp() + interval '5 s');
+    v_epoch := epoch_of(e);
     if v_epoch > e.epoch then
+        update epoch
+           set epoch = v_epoch, timeline = server_timeline(), seen_at = clock_timestamp(),
+               system_identifier = (select system_identifier from pg_control_system()),
+               postmaster_started_at = pg_postmaster_start_time();
         perform restart_leases();
     end if;
     return v_epoch;

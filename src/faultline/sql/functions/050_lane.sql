@@ -1,6 +1,4 @@
 -- lane_of: the lane of one priority of one queue, made on first use.
---
--- Locks    only on first use: a second user of a new lane waits for the first one's commit.
 create or replace function {schema}.lane_of(queue text, priority integer) returns integer
 language plpgsql
 as $$
@@ -13,14 +11,28 @@ begin
     if found then
         return v_lane;
     end if;
-    if lane_of.queue is null or length(lane_of.queue) not between 1 and 128 then
-        perform invalid(format('queue name %L must have 1 to 128 characters', lane_of.queue));
+    return make_lane(lane_of.queue, lane_of.priority);
+end $$;
+
+-- make_lane: on the first use of a queue or priority.
+--
+-- Locks    the names: a second user of a new lane waits for the first one's commit, 5 s at most.
+create or replace function {schema}.make_lane(queue text, priority integer) returns integer
+language plpgsql
+set lock_timeout = '5s'
+as $$
+#variable_conflict use_column
+declare
+    v_lane integer;
+begin
+    if make_lane.queue is null or length(make_lane.queue) not between 1 and 128 then
+        perform invalid(format('queue name %L must have 1 to 128 characters', make_lane.queue));
     end if;
-    insert into queue (queue) values (lane_of.queue) on conflict do nothing;
-    insert into lane (queue, priority) values (lane_of.queue, lane_of.priority)
+    insert into queue (queue) values (make_lane.queue) on conflict do nothing;
+    insert into lane (queue, priority) values (make_lane.queue, make_lane.priority)
         on conflict do nothing;
     select lane into strict v_lane from lane
-     where queue = lane_of.queue and priority = lane_of.priority;
+     where queue = make_lane.queue and priority = make_lane.priority;
     return v_lane;
 end $$;
 

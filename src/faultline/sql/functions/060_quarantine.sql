@@ -15,8 +15,8 @@ begin
                             lease_seconds, reason, evidence)
     select p.job_id, p.fencing_token, put_in_quarantine.moment, p.lane, p.attempts, p.crashes,
            p.snoozes, p.lease_seconds,
-           case when exists (select from job j where j.id = p.job_id)
-                then put_in_quarantine.reason else 'job_missing' end,
+           coalesce((select put_in_quarantine.reason from job j where j.id = p.job_id limit 1),
+                    'job_missing'),
            e
       from unnest(put_in_quarantine.pointers) e
      cross join lateral jsonb_populate_record(null::quarantine, e) p

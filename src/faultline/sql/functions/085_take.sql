@@ -19,6 +19,7 @@ begin
          where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > take.moment
         returning l)
     select array_agg(l) into v_taken from taken;
+    perform bound_open_hold((select min(l.expires_at) from unnest(v_taken) l));
     return coalesce(v_taken, '{}');
 end $$;
 

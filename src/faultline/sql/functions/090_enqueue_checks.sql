@@ -65,19 +65,23 @@ begin
 end $$;
 
 -- check_payload: measured as stored (jsonb), which is within a few per cent of the text.
-create or replace function {schema}.check_payload(payload jsonb, limit_bytes integer) returns void
+create or replace function {schema}.check_payload(
+    payload jsonb, headers jsonb, limit_bytes integer
+) returns void
 language plpgsql
 as $$
 begin
     if payload is null then
         perform invalid('payload is NULL, it must be a JSON value; for "nothing" send {}');
     end if;
-    if pg_column_size(payload) > limit_bytes then
+    if pg_column_size(payload) + coalesce(pg_column_size(headers), 0) > limit_bytes then
         raise exception using
             errcode = 'LF004',
-            message = format('payload has %s bytes, the limit is %s: store it elsewhere and '
-                             'enqueue a reference, or raise setting.payload_limit_bytes',
-                             pg_column_size(payload), limit_bytes);
+            message = format('payload has %s bytes as stored, headers included, the limit is %s: '
+                             'store it elsewhere and enqueue a reference, or raise '
+                             'setting.payload_limit_bytes',
+                             pg_column_size(payload) + coalesce(pg_column_size(headers), 0),
+                             limit_bytes);
     end if;
 end $$;
 

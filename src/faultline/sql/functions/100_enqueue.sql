@@ -36,7 +36,7 @@ begin
     perform check_options(enqueue.task, enqueue.priority, enqueue.max_attempts,
                           enqueue.max_crashes, enqueue.lease_seconds, enqueue.backoff_seconds,
                           enqueue.backoff_cap_seconds);
-    perform check_payload(enqueue.payload, setting.payload_limit_bytes)
+    perform check_payload(enqueue.payload, enqueue.headers, setting.payload_limit_bytes)
        from setting where setting.one;
     v_lane := lane_of(enqueue.queue, enqueue.priority);
     if enqueue.idempotency_key is not null then

@@ -40,9 +40,9 @@ begin
     perform check_options(enqueue_many.task, enqueue_many.priority, enqueue_many.max_attempts,
                           enqueue_many.max_crashes, enqueue_many.lease_seconds,
                           enqueue_many.backoff_seconds, enqueue_many.backoff_cap_seconds);
-    if pg_column_size(enqueue_many.payloads)
+    if pg_column_size(enqueue_many.payloads) + coalesce(pg_column_size(enqueue_many.headers), 0)
            > (select payload_limit_bytes from setting where one) then
-        perform check_payload(p, setting.payload_limit_bytes)
+        perform check_payload(p, enqueue_many.headers, setting.payload_limit_bytes)
            from setting, jsonb_array_elements(enqueue_many.payloads) p;
     end if;
     v_lane := lane_of(enqueue_many.queue, enqueue_many.priority);

@@ -35,12 +35,11 @@ begin
     perform insist_on_read_committed('claim');
     perform check_worker(claim.worker);
     perform check_max_jobs(claim.max_jobs);
-    v_floor := token_floor();
     v_paused := array(select l.lane from queue q join lane l on l.queue = q.queue where q.paused);
     if claim.max_jobs = 1 and v_paused = '{}' then
         select * into job_ids, tokens, job_lanes, seqs, attempts, crashes, snoozes, leases_seconds,
                       tasks, payloads, headers
-          from claim_one(claim.worker, claim.lanes, claim.cursors, claim.started, v_floor);
+          from claim_one(claim.worker, claim.lanes, claim.cursors, claim.started);
         return;
     end if;
 
@@ -51,7 +50,7 @@ begin
              cross join lateral (
                    select r.ctid from ready r
                     where r.lane = l.lane and r.seq >= coalesce(l.cursor, 0)
-                      and greatest(r.fencing_token + 1, v_floor) <= 9007199254740991
+                      and r.fencing_token < 9007199254740991
                     order by r.seq limit claim.max_jobs
                       for update skip locked) due
              where l.lane <> all (v_paused)
@@ -64,7 +63,10 @@ begin
         return;
     end if;
 
+    v_floor := token_floor();
     v_now := clock_timestamp();  -- after the rows are ours: a predecessor's ending is never later
+    perform bound_open_hold(v_now + make_interval(
+        secs => (select min(t.lease_seconds) from unnest(v_taken) t)));
     with leased as (
         insert into lease (job_id, fencing_token, seq, expires_at, claimed_at, lane, attempts,
                            crashes, snoozes, lease_seconds, started, worker)

@@ -14,6 +14,7 @@ declare
     v_now timestamptz := clock_timestamp();
     v_held uuid[];
     v_tokens bigint[];
+    v_until timestamptz;
 begin
     perform check_attempts(execute.job_ids, execute.tokens);
     with held as (
@@ -21,8 +22,10 @@ begin
           from (select job_id, token from unnest(execute.job_ids, execute.tokens) u(job_id, token)
                  order by job_id offset 0) u
          where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > v_now
-        returning l.job_id, l.fencing_token)
-    select array_agg(job_id), array_agg(fencing_token) into v_held, v_tokens from held;
+        returning l.job_id, l.fencing_token, l.expires_at)
+    select array_agg(job_id), array_agg(fencing_token), min(expires_at)
+      into v_held, v_tokens, v_until from held;
+    perform bound_open_hold(v_until);
     if cardinality(v_held) is distinct from cardinality(execute.job_ids) then
         return query
         select * from refuse(execute.job_ids, execute.tokens, v_held, v_tokens, 'execute');

@@ -32,6 +32,9 @@ begin
          where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > v_now
         returning l, u.n)
     select array_agg(l), array_agg(n) into v_taken, v_places from taken;
+    if statement_timestamp() <> transaction_timestamp() then
+        perform bound_open_hold((select min(l.expires_at) from unnest(v_taken) l));
+    end if;
 
     with ended as (
         insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, worker,
@@ -40,7 +43,7 @@ begin
                nullif(complete.results -> (n - 1), 'null')
           from rows from (unnest(v_taken), unnest(v_places))
                t(job_id, fencing_token, seq, expires_at, claimed_at, lane, attempts, crashes,
-                 snoozes, lease_seconds, started, worker, cancel_reason, n)
+                 snoozes, lease_seconds, started, worker, n)
             on conflict do nothing
         returning job_id)
     select array_agg(job_id) into v_ended from ended;

@@ -19,6 +19,7 @@ as $$
 declare
     v_now timestamptz := clock_timestamp();
     v_taken lease[];
+    v_off lease[];
     v_ended uuid[];
     v_retried uuid[];
 begin
@@ -39,16 +40,19 @@ begin
     select array_agg(job_id), array_agg(job_id) filter (where not final)
       into v_ended, v_retried from ended;
 
-    insert into scheduled (job_id, run_at, lane, fencing_token, attempts, crashes, snoozes,
-                           lease_seconds)
-    select l.job_id,
-           v_now + make_interval(secs => coalesce(
-               fail.delays[place_of(fail.job_ids, fail.tokens, l.job_id, l.fencing_token)],
-               backoff(l.attempts + 1, j.backoff_seconds, j.backoff_cap_seconds))),
-           l.lane, l.fencing_token, l.attempts + 1, l.crashes, l.snoozes, l.lease_seconds
-      from unnest(v_taken) l
-      join job j on j.id = l.job_id
-     where l.job_id = any (v_retried);
+    v_off := array(select l from unnest(v_taken) l where l.job_id = any (v_retried));
+    perform put_off(
+        v_off,
+        array(select coalesce(
+                  fail.delays[place_of(fail.job_ids, fail.tokens, l.job_id, l.fencing_token)],
+                  backoff(l.attempts + 1, j.backoff_seconds, j.backoff_cap_seconds))
+                from unnest(v_off) with ordinality
+                     l(job_id, fencing_token, seq, expires_at, claimed_at, lane, attempts, crashes,
+                       snoozes, lease_seconds, started, worker, n)
+               cross join lateral (select j.backoff_seconds, j.backoff_cap_seconds from job j
+                                    where j.id = l.job_id limit 1) j
+               order by l.n),
+        1, 0, v_now);
     if cardinality(v_ended) is distinct from cardinality(fail.job_ids) then
         return query
         select * from finish(fail.job_ids, fail.tokens, v_taken, v_ended, 'fail', v_now);

@@ -14,19 +14,19 @@ as $$
 declare
     v_now timestamptz := clock_timestamp();
     v_taken lease[];
+    v_off lease[];
     v_ended uuid[];
 begin
     perform check_attempts(snooze.job_ids, snooze.tokens, null, snooze.delays);
     v_taken := take(snooze.job_ids, snooze.tokens, v_now);
     v_ended := record_endings(v_taken, 'snoozed', v_now);
-    insert into scheduled (job_id, run_at, lane, fencing_token, attempts, crashes, snoozes,
-                           lease_seconds)
-    select l.job_id,
-           v_now + make_interval(secs => coalesce(
-               snooze.delays[place_of(snooze.job_ids, snooze.tokens, l.job_id,
-                                      l.fencing_token)], 0)),
-           l.lane, l.fencing_token, l.attempts, l.crashes, l.snoozes + 1, l.lease_seconds
-      from unnest(v_taken) l where l.job_id = any (v_ended);
+    v_off := array(select l from unnest(v_taken) l where l.job_id = any (v_ended));
+    perform put_off(
+        v_off,
+        array(select coalesce(snooze.delays[place_of(snooze.job_ids, snooze.tokens, l.job_id,
+                                                     l.fencing_token)], 0)
+                from unnest(v_off) l),
+        0, 1, v_now);
     return query
     select * from finish(snooze.job_ids, snooze.tokens, v_taken, v_ended, 'snooze', v_now);
 end $$;

@@ -1,5 +1,6 @@
--- reclaim: take up to max_jobs expired leases away from their owners. Any worker's claim loop does
--- it, as well as a reconciler; there is no leader, so that a frozen process cannot stop recovery.
+-- reclaim: take up to max_jobs (and 1000) expired leases away from their owners. Any worker's claim
+-- loop does it, as well as a reconciler; there is no leader, so that a frozen process cannot stop
+-- recovery.
 --
 -- Ensures  for each: the old token is burnt (an attempt row `expired`), and the job is back in its
 --          own place in ready, or in quarantine when it crashed as often as it may. A lease lost
@@ -25,7 +26,7 @@ begin
     perform token_floor();  -- after a failover the leases start anew first
     v_now := clock_timestamp();
     v_dead := array(select l.job_id from lease l where l.expires_at <= v_now
-                     order by l.job_id limit reclaim.max_jobs
+                     order by l.job_id limit least(reclaim.max_jobs, 1000)
                        for update skip locked);
     if v_dead = '{}' then
         return;
@@ -33,9 +34,9 @@ begin
     with lost as (
         delete from lease l where l.job_id = any (v_dead) and l.expires_at <= v_now
         returning l.job_id, l.fencing_token, l.seq, l.expires_at, l.claimed_at, l.lane, l.attempts,
-                  l.crashes + l.started::integer, l.snoozes, l.lease_seconds, l.started, l.worker,
-                  l.cancel_reason)
+                  l.crashes + l.started::integer, l.snoozes, l.lease_seconds, l.started, l.worker)
     select array_agg(lost::lease) into v_lost from lost;
+    perform bound_open_hold(v_now + interval '5 s');
     v_ended := record_endings(v_lost, 'expired', v_now);
     v_poison := array(select l.job_id from unnest(v_lost) l
                       cross join lateral (select j.max_crashes from job j
@@ -52,6 +53,10 @@ begin
                where l.job_id = any (v_ended) and l.job_id <> all (v_poison)), v_now);
     return query
     select l.job_id, l.fencing_token, l.worker,
-           case when q.job_id is null then 'queued' else 'quarantined' end, l.crashes
-      from unnest(v_lost) l left join quarantine q on q.job_id = l.job_id;
+           case when exists (select from quarantine q where q.job_id = l.job_id)
+                then 'quarantined'
+                when exists (select from ready r where r.job_id = l.job_id) then 'queued'
+                else 'cancelled' end,
+           l.crashes
+      from unnest(v_lost) l;
 end $$;

@@ -3,7 +3,9 @@
 -- cancel_attempt. A role that is not an operator cancels only what it enqueued itself.
 --
 -- Answers  for each known job: cancelled, requested, or finished (it had ended already).
--- Locks    pointer rows in job_id order. A job on the move between two places is looked for again.
+-- Locks    pointer rows in job_id order, but no lease: a worker must not wait for who asks it to
+--          stop. A job on the move between two places is looked for again.
+-- Raises   40001 when a job is in no place that this snapshot shows, and has not ended: a retry.
 create or replace function {schema}.cancel(job_ids uuid[], reason text default null)
 returns table (job_id uuid, verdict text)
 language plpgsql
@@ -11,29 +13,38 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-    v_floor bigint := token_floor();
     v_left uuid[] := own_jobs(cancel.job_ids);
     v_done uuid[];
 begin
     for v_round in 1..3 loop
-        v_done := cancel_waiting(v_left, cancel.reason, v_floor);
+        v_done := cancel_waiting(v_left, cancel.reason);
         return query select j, 'cancelled' from unnest(v_done) j;
         v_left := array(select j from unnest(v_left) j where j <> all (v_done));
         with asked as (
-            update lease l set cancel_reason = coalesce(cancel.reason, 'cancelled')
+            insert into cancel_request (job_id, reason, at)
+            select u.j, coalesce(cancel.reason, 'cancelled'), clock_timestamp()
               from (select j from unnest(v_left) j order by j offset 0) u
-             where l.job_id = u.j returning l.job_id)
+             where exists (select from lease l where l.job_id = u.j)
+                on conflict (job_id) do update set reason = excluded.reason
+            returning cancel_request.job_id)
         select coalesce(array_agg(asked.job_id), '{}') into v_done from asked;
         return query select j, 'requested' from unnest(v_done) j;
         v_left := array(select j from unnest(v_left) j where j <> all (v_done));
         exit when v_left = '{}';
     end loop;
+    if exists (select from unnest(v_left) j
+                where not coalesce((select a.final from attempt a where a.job_id = j
+                                     order by a.fencing_token desc limit 1), false)) then
+        raise exception using
+            errcode = '40001',
+            message = 'a job is on the move, or this snapshot is too old to see it: try again';
+    end if;
     return query select j, 'finished' from unnest(v_left) j;
 end $$;
 
 -- cancel_waiting: take the pointers of these jobs out of ready, scheduled and quarantine, and
 -- record the end. Answers with the jobs that had one.
-create or replace function {schema}.cancel_waiting(job_ids uuid[], reason text, floor bigint)
+create or replace function {schema}.cancel_waiting(job_ids uuid[], reason text)
 returns uuid[]
 language plpgsql
 as $$
@@ -54,7 +65,7 @@ begin
            into v_ended, v_tokens using v_ids;
         v_now := clock_timestamp();
         insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, error)
-        select j, greatest(t + 1, current_token(j) + 1, cancel_waiting.floor), v_now, v_now,
+        select j, greatest(t + 1, current_token(j) + 1, floor_now()), v_now, v_now,
                false, true, 'cancelled', jsonb_build_object('reason', cancel_waiting.reason)
           from unnest(v_ended, v_tokens) u(j, t);
         v_cancelled := v_cancelled || coalesce(v_ended, '{}');

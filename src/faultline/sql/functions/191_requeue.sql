@@ -13,7 +13,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
-    v_floor bigint := token_floor();
+    v_floor bigint;
     v_now timestamptz;
     v_parked quarantine[];
     v_jobs uuid[];
@@ -21,6 +21,7 @@ begin
     v_parked := array(select q from (select j from unnest(requeue.job_ids) j order by j offset 0) u
                         join quarantine q on q.job_id = u.j
                          for update of q);
+    v_floor := floor_now();
     v_now := clock_timestamp();
     with moved as (
         insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, error)
@@ -42,9 +43,11 @@ begin
         returning job_id)
     select array_agg(job_id) into v_jobs from moved;
     delete from quarantine where job_id = any (v_jobs);
+    delete from cancel_request where job_id = any (v_jobs);
     insert into ready (lane, job_id, fencing_token, lease_seconds)
     select j.lane, j.id, current_token(j.id), j.lease_seconds
-      from unnest(v_jobs) u(id) join job j on j.id = u.id;
+      from unnest(v_jobs) u(id) join job j on j.id = u.id
+        on conflict do nothing;  -- queued already, by force: then it has its pointer
     perform wake(array(select distinct j.lane from unnest(v_jobs) u(id) join job j on j.id = u.id));
     return query select * from unnest(v_jobs);
 end $$;

@@ -5,12 +5,13 @@
 -- reconcilers; safe to run many at once. Answers with how many were made.
 --
 -- Locks    SHARE UPDATE EXCLUSIVE on job and attempt (made apart, then attached), which neither
---          readers nor writers feel, only another that makes partitions.
+--          readers nor writers feel, only another that makes partitions; it waits 5 s.
 -- Raises   LF003 unless it is 1 to 60 months: a worker may call this, and plans lock every month.
 create or replace function {schema}.create_partitions(months_ahead integer default 3)
 returns integer
 language plpgsql
 {definer}
+set lock_timeout = '5s'
 as $$
 declare
     v_now timestamptz := clock_timestamp();
@@ -21,6 +22,11 @@ declare
 begin
     if months_ahead is null or months_ahead not between 1 and 60 then
         perform invalid(format('months_ahead is %s, it must be from 1 to 60', months_ahead));
+    end if;
+    if to_regclass('{schema}.attempt_' || to_char(
+           (v_now at time zone 'UTC') + make_interval(months => months_ahead), 'YYYY_MM'))
+       is not null then
+        return 0;  -- the last one is made last
     end if;
     lock table only job in share update exclusive mode;
     for v_month in
@@ -83,6 +89,8 @@ begin
     delete from refusal where at < v_horizon;
     delete from worker where seen_at < v_horizon;
     delete from sleeper where until < v_horizon;
+    delete from cancel_request c
+     where at < v_horizon and not exists (select from lease l where l.job_id = c.job_id);
     for v_month in
         select * from partition_months() where beyond <= id_at(v_horizon)
     loop

@@ -5,9 +5,11 @@
 -- Ensures  the epoch is raised first if anything is rescued: the lost pointer may have been a lease
 --          whose token was never recorded. (I4, I7)
 -- Locks    ready, SHARE ROW EXCLUSIVE: claims and enqueues wait, so that no pointer is on the move.
+--          Gives up after 5 s (55P03) behind a transaction that stays open.
 create or replace function {schema}.rescue() returns bigint
 language plpgsql
 {definer}
+set lock_timeout = '5s'
 as $$
 declare
     v_rescued bigint;
@@ -51,6 +53,9 @@ begin
     if exists (select from pg_stat_activity
                 where application_name = 'pg_dump' and datname = current_database()) then
         return false;
+    end if;
+    if (select count(*) from (select from ready limit 10001) few) > 10000 then
+        return false;  -- so many would be copied with everybody waiting
     end if;
     lock table ready in access exclusive mode;
     v_live := array(select r from ready r order by r.lane, r.seq);

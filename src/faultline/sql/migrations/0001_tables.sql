@@ -77,7 +77,8 @@ create table {schema}.ready (
     snoozes integer not null default 0,
     lease_seconds real not null,
     constraint a_place_in_a_lane_is_unique primary key (lane, seq),
-    constraint a_job_is_queued_once unique (job_id)
+    constraint a_job_is_queued_once unique (job_id),
+    constraint a_queued_token_is_in_range check (fencing_token between 0 and 9007199254740991)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
         autovacuum_vacuum_cost_delay = 0);
 -- Holds a row only when a token has reached the top; lets promote park it without a scan.
@@ -94,7 +95,8 @@ create table {schema}.scheduled (
     crashes integer not null default 0,
     snoozes integer not null default 0,
     lease_seconds real not null,
-    constraint a_job_is_scheduled_once primary key (job_id)
+    constraint a_job_is_scheduled_once primary key (job_id),
+    constraint a_scheduled_token_is_in_range check (fencing_token between 0 and 9007199254740991)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
         autovacuum_vacuum_cost_delay = 0);
 create index the_next_to_run on {schema}.scheduled (run_at);
@@ -113,7 +115,6 @@ create table {schema}.lease (
     lease_seconds real not null,
     started boolean not null,
     worker text not null,
-    cancel_reason text,
     constraint a_job_has_at_most_one_lease primary key (job_id),
     constraint a_lease_has_a_token check (fencing_token between 1 and 9007199254740991),
     constraint a_lease_has_an_owner check (length(worker) between 1 and 255)
@@ -139,6 +140,8 @@ create table {schema}.attempt (
     result jsonb,
     error jsonb,
     constraint an_attempt_ends_once primary key (job_id, fencing_token),
+    -- One past the last token that can be claimed: the record that an exhausted job was cancelled.
+    constraint an_ended_token_is_in_range check (fencing_token between 1 and 9007199254740992),
     constraint an_outcome_is_known check (outcome in
         ('succeeded', 'failed', 'snoozed', 'released', 'expired', 'cancelled', 'requeued')),
     constraint only_some_outcomes_are_final check (
@@ -163,6 +166,15 @@ create table {schema}.quarantine (
     constraint a_quarantine_has_a_known_reason check (reason in
         ('crashed_too_often', 'token_exhausted', 'attempt_already_ended', 'lease_already_held',
          'already_queued', 'job_missing'))
+);
+
+-- Running jobs that were asked to stop; stands until the job ends. Not a column of lease: who asks
+-- would lock the row, and a worker that completes a batch would wait for his transaction.
+create table {schema}.cancel_request (
+    job_id uuid not null,
+    reason text not null,
+    at timestamptz not null,
+    constraint a_job_is_asked_to_stop_once primary key (job_id)
 );
 
 -- Every stale write refused. INSERT only.

@@ -30,7 +30,7 @@ select j.id,
        last.error,
        q.reason as quarantine_reason,
        q.evidence as quarantine_evidence,
-       l.cancel_reason,
+       c.reason as cancel_reason,
        j.producer
   from {schema}.job j
   join {schema}.lane n on n.lane = j.lane
@@ -38,12 +38,17 @@ select j.id,
   left join {schema}.ready r on r.job_id = j.id
   left join {schema}.scheduled s on s.job_id = j.id
   left join {schema}.quarantine q on q.job_id = j.id
+  left join {schema}.cancel_request c on c.job_id = l.job_id
   left join lateral (
        select a.outcome, a.final, a.fencing_token, a.at, a.result, a.error
          from {schema}.attempt a where a.job_id = j.id
         order by a.fencing_token desc limit 1) last on true
- cross join lateral (
+ cross join lateral (  -- counted, like a pointer's, from the last requeue on
        select count(*) filter (where a.outcome in ('succeeded', 'failed')) as attempts,
               count(*) filter (where a.outcome = 'expired' and a.started) as crashes,
               count(*) filter (where a.outcome = 'snoozed') as snoozes
-         from {schema}.attempt a where a.job_id = j.id) ended;
+         from {schema}.attempt a
+        where a.job_id = j.id
+          and a.fencing_token > coalesce((select max(r.fencing_token) from {schema}.attempt r
+                                           where r.job_id = j.id and r.outcome = 'requeued'), 0)
+       ) ended;
