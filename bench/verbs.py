@@ -64,7 +64,10 @@ def main() -> int:
     """Measure on an embedded server."""
     settings = Settings.from_environment()
     found: dict[str, object] = {"unit": "microseconds per job, inside the server"}
-    with Server.temporary(binaries=settings.binaries) as server, connect(server.url) as conn:
+    with (
+        Server.temporary(binaries=settings.binaries) as server,
+        connect(server.url, schema=None) as conn,
+    ):
         migrate(conn, settings.schema)
         measure(conn, settings.schema, 1)  # the first calls of a session plan
         for batch in BATCHES:

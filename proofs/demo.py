@@ -24,7 +24,7 @@ from faultline.config import Settings
 from faultline.connect import connect
 from faultline.errors import FaultlineError
 from faultline.reading import Reading
-from proofs.race import Race, database, play, prepare
+from proofs.race import Race, clear_up, database, play, prepare
 from proofs.trace import Line
 
 SUMMARY = Path("reports/latest/benchmark_summary.json")
@@ -56,7 +56,8 @@ class Timeline:
         elapsed = (line["at"] - self._start).total_seconds()
         words = SENTENCES[line["event"]].format(**line, lease=LEASE_SECONDS)
         indent = 0 if line["worker"] == "A" else 4
-        text = Text(f"t={elapsed:5.2f} s  {' ' * indent}{line['worker']} ", style="dim")
+        text = Text()
+        text.append(f"t={elapsed:5.2f} s  {' ' * indent}{line['worker']} ", "dim")
         text.append(words, STYLES.get(line["event"], "cyan" if line["worker"] == "A" else "yellow"))
         self._console.print(text, soft_wrap=True)
 
@@ -94,7 +95,8 @@ def commit() -> str | None:
 def demo(settings: Settings, console: Console) -> int:
     """Play, show, sum up."""
     console.print("Faultline: a worker stalls, another takes over, the first one wakes up.")
-    console.print("Starting PostgreSQL …", style="dim")
+    if settings.database_url is None:
+        console.print("Starting PostgreSQL …", style="dim")
     with database(settings) as url:
         prepare(url, settings.schema)
         race = play(
@@ -104,9 +106,10 @@ def demo(settings: Settings, console: Console) -> int:
             stall_seconds=LEASE_SECONDS + 1,
             listener=Timeline(console),
         )
-        with connect(url) as conn:
+        with connect(url, schema=settings.schema) as conn:
             violations = len(Reading(settings.schema).violations(conn))
             summary = summarise(race, violations, conn.info.server_version)
+        clear_up(url)
     for fault in race.faults:
         console.print(f"not so: {fault}", style="bold red")
     charged = ", ".join(f"{worker} under token {token}" for token, worker in race.charges)

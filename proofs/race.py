@@ -28,11 +28,12 @@ import psycopg
 
 from faultline.config import Settings
 from faultline.connect import connect
+from faultline.errors import FaultlineError
 from faultline.launcher import Server
 from faultline.migrate import migrate
 from faultline.protocol import Protocol
 from faultline.reading import Reading
-from proofs.trace import SETUP, Line, Trace
+from proofs.trace import SCHEMA, SETUP, Line, Trace
 
 LEASE_SECONDS = 1.0
 STALL_SECONDS = 2.5
@@ -69,9 +70,15 @@ class Race:
 
 def prepare(url: str, schema: str) -> None:
     """Migrate, and make the tables of the harness, which no queue owns."""
-    with connect(url) as conn:
+    with connect(url, schema=None) as conn:
         migrate(conn, schema)
         conn.execute(SETUP)
+
+
+def clear_up(url: str) -> None:
+    """Take the harness's own tables away again; the jobs stay."""
+    with connect(url, schema=None) as conn:
+        conn.execute(f"drop schema {SCHEMA} cascade")
 
 
 def play(
@@ -84,7 +91,7 @@ def play(
 ) -> Race:
     """Run one race to its end and judge it."""
     run = f"race-{uuid.uuid4().hex[:12]}"
-    with connect(url) as conn:
+    with connect(url, schema=schema) as conn:
         verbs = Protocol(schema)
         enqueue = verbs.enqueue("charge", {"amount": 42}, queue=run, lease_seconds=lease_seconds)
         job_id = enqueue.run(conn)
@@ -100,15 +107,22 @@ def play(
 
 def direct(trace: Trace, a: subprocess.Popen[bytes], b: subprocess.Popen[bytes], s: float) -> None:
     """Stop A when it has begun, resume it when B has committed, and see both end."""
-    trace.wait("a_started")
+
+    def watch() -> None:
+        for name, process in (("A", a), ("B", b)):
+            if process.poll():
+                raise RuntimeError(f"worker {name} ended with {process.returncode}")
+
+    trace.wait("a_started", watch=watch)
     a.send_signal(signal.SIGSTOP)
     stopped_at = time.monotonic()
     trace.note({"event": "worker_stalled", "worker": "A", "pid": a.pid, "signal": "SIGSTOP"})
-    trace.wait("b_committed")
+    trace.open("a_stopped")
+    trace.wait("b_committed", watch=watch)
     time.sleep(max(0.0, s - (time.monotonic() - stopped_at)))  # the stall is this long, at least
     trace.note({"event": "worker_resumed", "worker": "A", "pid": a.pid, "signal": "SIGCONT"})
     a.send_signal(signal.SIGCONT)
-    trace.wait("a_refused")
+    trace.wait("a_refused", watch=watch)
     for process in (a, b):
         process.wait(timeout=60)
     trace.wait("a_refused")  # open already: shows what came last
@@ -126,8 +140,9 @@ def racers(
     started: list[subprocess.Popen[bytes]] = []
     try:
         for name in ("A", "B"):
-            command = [sys.executable, "-m", "proofs.racer", name, url, schema, run, str(lane)]
-            started.append(subprocess.Popen(command, process_group=0))
+            command = [sys.executable, "-m", "proofs.racer", name, schema, run, str(lane)]
+            environment = {**os.environ, "FAULTLINE_DATABASE_URL": url}
+            started.append(subprocess.Popen(command, process_group=0, env=environment))
         yield started[0], started[1]
     finally:
         for process in started:
@@ -150,7 +165,7 @@ def judge(conn: psycopg.Connection[Any], schema: str, race: Race) -> Race:
     race.state = str(job.get("state"))
     race.refusals = len(reading.refusals(conn, race.job_id))
     race.charges = conn.execute(
-        "select token, worker from race.charge where job_id = %s", (race.job_id,)
+        "select token, worker from faultline_race.charge where job_id = %s", (race.job_id,)
     ).fetchall()
     claims = {
         "exactly one ledger entry": len(ledger) == 1,
@@ -183,6 +198,7 @@ def log(settings: Settings) -> int:
     with database(settings) as url:
         prepare(url, settings.schema)
         race = play(url, settings.schema)
+        clear_up(url)
     for line in race.story():
         print(json.dumps({**line, "at": line["at"].isoformat()}))
     for fault in race.faults:
@@ -193,21 +209,33 @@ def log(settings: Settings) -> int:
 def run(settings: Settings, runs: int, parallel: int) -> int:
     """Many races at once; says how many came out right."""
     held = 0
-    with database(settings) as url, ThreadPoolExecutor(parallel) as pool:
+    with database(settings) as url:
         prepare(url, settings.schema)
-        races = [pool.submit(play, url, settings.schema) for _ in range(runs)]
-        for number, future in enumerate(as_completed(races), 1):
-            race = future.result()
-            held += not race.faults
-            for fault in race.faults:
-                print(f"job {race.job_id}: not so: {fault}", file=sys.stderr)
-            if sys.stderr.isatty() or number % 50 == 0:
-                end = "\r" if sys.stderr.isatty() else "\n"
-                print(f"{held} of {number} races held", file=sys.stderr, end=end, flush=True)
-        with connect(url) as conn:
+        pool = ThreadPoolExecutor(parallel)
+        try:
+            races = [pool.submit(play, url, settings.schema) for _ in range(runs)]
+            for number, future in enumerate(as_completed(races), 1):
+                race = future.result()
+                held += not race.faults
+                for fault in race.faults:
+                    print(f"job {race.job_id}: not so: {fault}", file=sys.stderr)
+                show_progress(held, number, runs)
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C only those under way are finished
+        with connect(url, schema=settings.schema) as conn:
             violations = len(Reading(settings.schema).violations(conn))
+        clear_up(url)
     print(json.dumps({"races": runs, "held": held, "invariant_violations": violations}))
     return 0 if held == runs and violations == 0 else 1
+
+
+def show_progress(held: int, number: int, runs: int) -> None:
+    """One line that counts up on a terminal, a line for every tenth part elsewhere."""
+    if sys.stderr.isatty():
+        end = "\n" if number == runs else "\r"
+        print(f"{held} of {number} races held", file=sys.stderr, end=end, flush=True)
+    elif number == runs or number % max(1, runs // 10) == 0:
+        print(f"{held} of {number} races held", file=sys.stderr, flush=True)
 
 
 def main() -> int:
@@ -219,9 +247,16 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=default, help=f"at once ({default})")
     arguments = parser.parse_args()
     settings = Settings.from_environment()
-    if arguments.what == "log":
-        return log(settings)
-    return run(settings, arguments.runs, arguments.parallel)
+    try:
+        if arguments.what == "log":
+            return log(settings)
+        return run(settings, arguments.runs, arguments.parallel)
+    except FaultlineError as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; everything that was started has been stopped", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

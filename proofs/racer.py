@@ -1,11 +1,13 @@
 """One process of the race: worker A, which stalls, or worker B, which takes over.
 
 It drives the verbs and nothing else: no lease keeper, which would renew. Its handler charges a
-customer, in the transaction that completes the job. `python -m proofs.racer A URL SCHEMA RUN LANE`
+customer, in the transaction that completes the job. `python -m proofs.racer A SCHEMA RUN LANE`; the
+URL, which holds a password, comes in the environment.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from uuid import UUID
 
@@ -30,7 +32,7 @@ class Racer:
         self.name = name
         self.lane = lane
         self.verbs = Protocol(schema)
-        self.conn = connect(url)
+        self.conn = connect(url, schema=schema)
         self.trace = Trace(url, run)
 
     def claim(self) -> tuple[UUID, int] | None:
@@ -50,7 +52,8 @@ class Racer:
         try:
             with self.conn.transaction():
                 self.conn.execute(
-                    "insert into race.charge values (%s, %s, %s)", (job_id, token, self.name)
+                    "insert into faultline_race.charge values (%s, %s, %s)",
+                    (job_id, token, self.name),
                 )
                 self.verbs.complete_one(job_id, token, {"by": self.name}).run(self.conn)
         except StaleLease as stale:
@@ -62,11 +65,11 @@ class Racer:
         return "success"
 
     def run_a(self) -> None:
-        """Claim, begin, and be stopped by the harness before the barrier lets it go on."""
+        """Claim, begin, be stopped by the harness in the middle, and go on when resumed."""
         attempt = self.claim()
         assert attempt is not None, "the race begins with one queued job"
         self.trace.open("a_started")
-        self.trace.wait("b_committed")  # stopped while it waits; resumed after B's commit
+        self.trace.wait("a_stopped")  # open while it is stopped: once resumed, it goes right on
         self.trace.emit(WorkerExit(self.name, self.charge_and_complete(*attempt)))
         self.trace.open("a_refused")
 
@@ -83,8 +86,8 @@ class Racer:
 
 def main() -> None:
     """Play one part to its end."""
-    name, url, schema, run, lane = sys.argv[1:]
-    racer = Racer(name, url, schema, run, int(lane))
+    name, schema, run, lane = sys.argv[1:]
+    racer = Racer(name, os.environ["FAULTLINE_DATABASE_URL"], schema, run, int(lane))
     racer.run_a() if name == "A" else racer.run_b()
 
 

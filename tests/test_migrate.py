@@ -6,12 +6,14 @@ what, is in test_migrate_roles.py; the command is in test_migrate_command.py.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -19,8 +21,10 @@ from psycopg import Connection
 
 from faultline import script as module
 from faultline.config import schema_name
-from faultline.errors import InvalidArgument, MigrationRefused, SchemaMismatch
-from faultline.migrate import check_client, is_current, migrate
+from faultline.connect import aconnect
+from faultline.connect import connect as open_client
+from faultline.errors import DatabaseUnavailable, InvalidArgument, MigrationRefused, SchemaMismatch
+from faultline.migrate import is_current, migrate
 from faultline.script import Migration, migrations
 from tests.installation import catalogue, run_one_job, schema_exists
 from tests.stage import Stage, until
@@ -40,7 +44,7 @@ def test_a_fresh_install_works_and_calls_itself_current(empty_database: str) -> 
         assert not is_current(conn, "faultline")
         assert migrate(conn, "faultline") == ALL
         assert is_current(conn, "faultline")
-        check_client(conn, "faultline")
+        open_client(empty_database).close()
         run_one_job(conn, "faultline")
 
 
@@ -152,8 +156,10 @@ def test_a_client_is_told_when_it_does_not_fit_the_installation(
     signature = "faultline.schema_version(out version integer, out oldest_client integer)"
     with connect(database) as conn:
         conn.execute(f"create or replace function {signature} language sql stable {forged}")
-        with pytest.raises(SchemaMismatch) as caught:
-            check_client(conn, "faultline")
+    with pytest.raises(SchemaMismatch) as caught:
+        open_client(database)
+    with pytest.raises(SchemaMismatch):
+        asyncio.run(aconnect(database))
     for fact in facts:
         assert fact in str(caught.value)
 
@@ -164,7 +170,7 @@ def test_a_newer_installation_that_still_knows_this_client_is_accepted(database:
         conn.execute(
             f"create or replace function {signature} language sql stable return row(9, 1)::record"
         )
-        check_client(conn, "faultline")
+    open_client(database).close()
 
 
 @pytest.mark.parametrize("there", ["", "create schema elsewhere"], ids=["no schema", "no function"])
@@ -172,8 +178,20 @@ def test_a_client_is_told_when_there_is_no_installation(empty_database: str, the
     with connect(empty_database) as conn:
         if there:
             conn.execute(there)
-        with pytest.raises(SchemaMismatch, match=r"'elsewhere'.* run `faultline migrate`"):
-            check_client(conn, "elsewhere")
+    with pytest.raises(SchemaMismatch, match=r"'elsewhere'.* run `faultline migrate`"):
+        open_client(empty_database, schema="elsewhere")
+
+
+def test_a_user_without_any_role_is_told_which_roles_there_are(database: str) -> None:
+    with connect(database) as conn:
+        conn.execute("create role nobody_yet login password 'x'")
+        try:
+            parts = urlsplit(database)
+            url = f"postgresql://nobody_yet:x@{parts.hostname}:{parts.port}{parts.path}"
+            with pytest.raises(DatabaseUnavailable, match="faultline_worker"):
+                open_client(url)
+        finally:
+            conn.execute("drop role nobody_yet")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +219,7 @@ def test_two_installations_live_in_one_database_and_share_no_job(database: str) 
         run_one_job(conn, "faultline_b")
         assert conn.execute("select count(*) from faultline.job").fetchone() == (0,)
         run_one_job(conn, "faultline")
-        check_client(conn, "faultline_b")
+        open_client(database, schema="faultline_b").close()
         assert is_current(conn, "faultline")
 
 

@@ -56,7 +56,9 @@ def translated_errors(schema: str, verb: str = "") -> Iterator[None]:
         )
         if ours is not None:
             raise ours from error
-        if isinstance(error, errors.InvalidSchemaName | errors.UndefinedFunction):
+        if isinstance(
+            error, errors.InvalidSchemaName | errors.UndefinedFunction | errors.UndefinedTable
+        ):
             raise schema_missing(schema) from error
         if isinstance(error, errors.LockNotAvailable):
             raise (KeyInFlight() if verb.startswith("enqueue") else LockedOut(verb)) from error

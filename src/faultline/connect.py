@@ -1,18 +1,25 @@
 """Connections: opened with our defaults, refused in one clear sentence, checked before first use.
 
+`connect(url)` also makes sure that this client fits the installation it is going to use;
+`schema=None` is for those who are about to make one.
+
 Nothing here keeps a connection, retries or reads the environment.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
+from faultline.config import DEFAULT_SCHEMA, schema_name
 from faultline.errors import DatabaseUnavailable, FaultlineError, SchemaMismatch, ServerTooOld
+from faultline.script import SCHEMA_VERSION
 
 OLDEST_SERVER = 15
 
@@ -21,21 +28,29 @@ OLDEST_SERVER = 15
 _DEFAULTS = {"connect_timeout": "10", "tcp_user_timeout": "3000", "application_name": "faultline"}
 
 
-def connect(url: str, *, autocommit: bool = True) -> Connection[TupleRow]:
-    """Open a connection, or raise DatabaseUnavailable or ServerTooOld."""
+def connect(
+    url: str, *, schema: str | None = DEFAULT_SCHEMA, autocommit: bool = True
+) -> Connection[TupleRow]:
+    """Open a connection, or raise DatabaseUnavailable, ServerTooOld or SchemaMismatch."""
     try:
         conn = Connection.connect(_conninfo(url), autocommit=autocommit)
     except psycopg.Error as error:
         raise _unavailable(url, error) from error
     try:
         require_server(conn.info.server_version)
+        if schema is not None:
+            with _no_installation(schema):
+                require_schema(schema, conn.execute(_ask(schema)).fetchone())
+            conn.rollback()
     except FaultlineError:
         conn.close()
         raise
     return conn
 
 
-async def aconnect(url: str, *, autocommit: bool = True) -> AsyncConnection[TupleRow]:
+async def aconnect(
+    url: str, *, schema: str | None = DEFAULT_SCHEMA, autocommit: bool = True
+) -> AsyncConnection[TupleRow]:
     """As `connect`, for asyncio."""
     try:
         conn = await AsyncConnection.connect(_conninfo(url), autocommit=autocommit)
@@ -43,6 +58,10 @@ async def aconnect(url: str, *, autocommit: bool = True) -> AsyncConnection[Tupl
         raise _unavailable(url, error) from error
     try:
         require_server(conn.info.server_version)
+        if schema is not None:
+            with _no_installation(schema):
+                require_schema(schema, await (await conn.execute(_ask(schema))).fetchone())
+            await conn.rollback()
     except FaultlineError:
         await conn.close()
         raise
@@ -58,6 +77,21 @@ def require_server(version: int) -> None:
         )
 
 
+def require_schema(schema: str, installed: tuple[int, int] | None) -> None:
+    """Refuse an installation that this client does not fit: (its version, its oldest client)."""
+    version, oldest_client = installed or (0, 0)
+    if version < SCHEMA_VERSION:
+        raise SchemaMismatch(
+            f"the installation in schema {schema!r} has version {version}, this client needs "
+            f"{SCHEMA_VERSION}: run `faultline migrate`"
+        )
+    if oldest_client > SCHEMA_VERSION:
+        raise SchemaMismatch(
+            f"the installation in schema {schema!r} has version {version} and works with clients "
+            f"from {oldest_client} on, this one is {SCHEMA_VERSION}: upgrade faultline-queue"
+        )
+
+
 def schema_missing(schema: str) -> SchemaMismatch:
     """The error for a database that has no installation, or one too old to ask."""
     return SchemaMismatch(
@@ -66,19 +100,43 @@ def schema_missing(schema: str) -> SchemaMismatch:
     )
 
 
-def _conninfo(url: str) -> str:
+def _ask(schema: str) -> sql.SQL:
+    return sql.SQL(f"select version, oldest_client from {schema_name(schema)}.schema_version()")
+
+
+@contextmanager
+def _no_installation(schema: str) -> Iterator[None]:
+    try:
+        yield
+    except (errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedColumn) as error:
+        raise schema_missing(schema) from error
+    except errors.InsufficientPrivilege as error:
+        raise DatabaseUnavailable(
+            f"this user may not use schema {schema!r} ({_first_line(error)}): grant it one of the "
+            f"roles {schema}_worker, {schema}_producer, {schema}_operator or {schema}_reader"
+        ) from error
+
+
+def readable_url(url: str) -> dict[str, Any]:
+    """The parts of a URL; one that cannot be read is refused without repeating any of it.
+
+    libpq quotes what it could not read, and takes the rest of a password with an @ or / in it for
+    the host or the database: that may be the password.
+    """
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError:
         given = {"host": "?@"}
-    # libpq quotes what it could not read, and takes the rest of a password with an @ or / in it for
-    # the host or the database: none of that is repeated here, since it may be the password.
     if any("@" in str(given.get(part) or "")[1:] for part in ("host", "dbname")):
         raise DatabaseUnavailable(
             "the database URL cannot be read: it should look like "
             "postgresql://user:password@host:5432/database, with special characters as %XX"
         )
-    return make_conninfo("", **{**_DEFAULTS, **given})
+    return given
+
+
+def _conninfo(url: str) -> str:
+    return make_conninfo("", **{**_DEFAULTS, **readable_url(url)})
 
 
 def _unavailable(url: str, error: psycopg.Error) -> DatabaseUnavailable:

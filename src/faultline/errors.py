@@ -43,7 +43,8 @@ class StaleLease(FaultlineError):
         self.reason: StaleReason = reason
         super().__init__(
             f"stale lease ({reason}): job {job_id} was claimed under token {token}, "
-            f"its token is now {current_token}; roll back and stop, another attempt owns the job"
+            f"its token is now {current_token}; roll back and stop: this attempt no longer owns "
+            "the job"
         )
 
 
@@ -72,8 +73,8 @@ class KeyInFlight(FaultlineError):
 
     def __init__(self) -> None:
         super().__init__(
-            "another transaction is enqueueing under this idempotency key and has not ended within "
-            "the lock timeout; nothing was enqueued: try again"
+            "another transaction is enqueueing under this idempotency key, or for the first time "
+            "into this queue, and has not ended within 5 s; nothing was enqueued: try again"
         )
 
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from psycopg import Connection, errors, sql
 
-from faultline.call import translated_errors
-from faultline.connect import require_server, schema_missing
-from faultline.errors import MigrationRefused, SchemaMismatch
+from faultline.connect import require_server
+from faultline.errors import MigrationRefused
 from faultline.script import SCHEMA_VERSION, fingerprint, lock, migrations, script
 
 
@@ -26,7 +25,7 @@ def migrate(conn: Connection[Any], schema: str, *, roles: bool = True) -> list[s
             # snapshot older than the lock.
             conn.execute("set transaction isolation level read committed")
             conn.execute(sql.SQL(lock(schema)))
-            applied = _inspect(conn, schema)
+            applied = inspect(conn, schema)
             for step in script(schema, roles=roles, owner=_owner(conn, schema, roles)):
                 conn.execute(sql.SQL(step))
     except errors.InsufficientPrivilege as error:
@@ -46,27 +45,7 @@ def is_current(conn: Connection[Any], schema: str) -> bool:
     return row is not None and row[0] == fingerprint(schema)
 
 
-def check_client(conn: Connection[Any], schema: str) -> None:
-    """Raise SchemaMismatch unless this client can work with what is installed."""
-    try:
-        with translated_errors(schema):
-            row = conn.execute(sql.SQL(f"select * from {schema}.schema_version()")).fetchone()
-    except errors.UndefinedTable as error:
-        raise schema_missing(schema) from error
-    installed, oldest_client = row if row is not None else (0, 0)
-    if installed < SCHEMA_VERSION:
-        raise SchemaMismatch(
-            f"the installation in schema {schema!r} has version {installed}, this client needs "
-            f"{SCHEMA_VERSION}: run `faultline migrate`"
-        )
-    if oldest_client > SCHEMA_VERSION:
-        raise SchemaMismatch(
-            f"the installation in schema {schema!r} has version {installed} and works with clients "
-            f"from {oldest_client} on, this one is {SCHEMA_VERSION}: upgrade faultline-queue"
-        )
-
-
-def _inspect(conn: Connection[Any], schema: str) -> set[int]:
+def inspect(conn: Connection[Any], schema: str) -> set[int]:
     """The versions applied so far, or a refusal to go on."""
     if conn.execute(_IS_A_KEYWORD, (schema,)).fetchone() == (True,):
         raise MigrationRefused(

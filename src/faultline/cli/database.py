@@ -37,4 +37,4 @@ def open_database(settings: Settings) -> Connection[TupleRow]:
     url = database_url(settings)
     from faultline.connect import connect
 
-    return connect(url)
+    return connect(url, schema=None)

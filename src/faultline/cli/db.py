@@ -113,7 +113,7 @@ def url() -> None:
 
     \b
     Example:
-      export DATABASE_URL=$(faultline db url)
+      export FAULTLINE_DATABASE_URL=$(faultline db url)
     """
     typer.echo(_url(Settings.from_environment()))
 
@@ -127,10 +127,12 @@ def psql(context: typer.Context) -> None:
       faultline db psql
       faultline db psql -c 'select version()'
     """
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    from psycopg.conninfo import make_conninfo
+
+    from faultline.connect import readable_url
 
     settings = Settings.from_environment()
-    target = conninfo_to_dict(settings.database_url or _url(settings))
+    target = readable_url(settings.database_url or _url(settings))
     environment = dict(os.environ)
     if password := target.pop("password", None):
         environment["PGPASSWORD"] = str(password)  # on the command line everybody could read it

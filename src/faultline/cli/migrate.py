@@ -56,11 +56,14 @@ def _as_sql(schema: str, *, roles: bool) -> str:
 
 
 def _check(settings: Settings) -> str:
-    from faultline.migrate import is_current
+    from faultline.connect import schema_missing
+    from faultline.migrate import inspect, is_current
     from faultline.script import SCHEMA_VERSION, fingerprint
 
     with open_database(settings) as conn:
         if not is_current(conn, settings.schema):
+            if not inspect(conn, settings.schema):  # newer, or not ours: it says so itself
+                raise schema_missing(settings.schema)
             raise SchemaMismatch(
                 f"schema {settings.schema!r} of this database is not exactly "
                 f"{fingerprint(settings.schema)}: run `faultline migrate`"

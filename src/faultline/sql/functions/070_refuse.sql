@@ -114,5 +114,5 @@ begin
         detail = json_build_object('job_id', raise_stale.job_id, 'token', raise_stale.token,
                                    'current_token', v_judged.current_token,
                                    'reason', v_judged.reason),
-        hint = 'Roll back and stop: another attempt owns the job.';
+        hint = 'Roll back and stop: this attempt no longer owns the job.';
 end $$;
