@@ -107,7 +107,7 @@ def test_a_payload_over_the_limit_is_refused_alone_and_among_many(stage: Stage) 
         stage.verbs.enqueue("t", big, idempotency_key="k"),
         stage.verbs.enqueue_many("t", ids, [{}, big, {}], idempotency_keys=list("abc")),
     ):
-        with pytest.raises(PayloadTooLarge, match=rf"has 104\d{{4}} bytes, the limit is {limit}"):
+        with pytest.raises(PayloadTooLarge, match=rf"has 104\d{{4}} bytes .*limit is {limit}"):
             call.run(stage.conn)
     assert written(stage) == {}
     many_small = [{"text": "x" * 400_000}] * 3  # together over it, each within

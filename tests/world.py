@@ -106,24 +106,35 @@ class World(RuleBasedStateMachine):
         return states is None or bool(self.oracle.standing(*states.split()))
 
     def play(self, name: str, drawn: dict[str, Any]) -> None:
-        self.steps.append((name, drawn))
-        given = {what: value for what, value in drawn.items() if what not in ("who", "which")}
+        given = {key: value for key, value in drawn.items() if key not in ("who", "which", "meant")}
         if "who" in drawn:
-            given["attempts"] = self.recall(**{key: drawn[key] for key in ("who", "which")})
+            given["attempts"] = meant = self.recall(drawn)
         elif "which" in drawn:
-            jobs = self.oracle.standing(*(STEPS[name][1] or "").split())[::-1]
-            given["jobs"] = [jobs[i % len(jobs)] for i in drawn["which"]]
+            given["jobs"] = self.pick(drawn, (STEPS[name][1] or "").split())
+            meant = [job.number for job in given["jobs"]]
+        self.steps.append((name, {**drawn, "meant": meant} if "which" in drawn else drawn))
         deed = functools.partial(self.settle, name) if "dead" in drawn else getattr(self, name)
         deed(**given)
 
     # ── what a step is made of ───────────────────────────────────────────────────────────────────
+    # Told again, a step is about what its indices meant the first time, if that is there.
 
-    def recall(self, who: int, which: Sequence[int]) -> list[Attempt]:
+    def recall(self, drawn: dict[str, Any]) -> list[Attempt]:
         """Some of the attempts that one worker ever had; the same one may come twice."""
         workers = sorted(self.memory)
-        mine = self.memory[workers[who % len(workers)]][::-1]
+        mine = self.memory[workers[drawn["who"] % len(workers)]][::-1]
         mine.sort(key=lambda attempt: self.oracle.reason(attempt) is not None)
-        return [mine[i % len(mine)] for i in which]
+        meant = drawn.get("meant")
+        if meant and set(meant) <= set(self.memory.get(meant[0].worker, ())):
+            return list(meant)
+        return [mine[i % len(mine)] for i in drawn["which"]]
+
+    def pick(self, drawn: dict[str, Any], states: list[str]) -> list[Job]:
+        jobs = {job.number: job for job in self.oracle.standing(*states)[::-1]}
+        meant = drawn.get("meant")
+        if meant and all(number in jobs for number in meant):
+            return [jobs[number] for number in meant]
+        return [list(jobs.values())[i % len(jobs)] for i in drawn["which"]]
 
     def pairs(self, attempts: Sequence[Attempt]) -> list[tuple[UUID, int]]:
         return [(self.oracle.id_of(a.number), a.token) for a in attempts]
@@ -148,9 +159,10 @@ class World(RuleBasedStateMachine):
             line += f" (for good: {dead[:size]})"
         answer = self.oracle.facts(self.story.ask(line, calls[verb]()))
         held = self.oracle.held(attempts)
-        stale = self.oracle.stale(attempts, "cancel" if verb == "cancel_attempt" else verb)
         for attempt, n in held.items():
             self.oracle.settle(verb, attempt, later=later[n], dead=dead[n])
+        operation = "cancel" if verb == "cancel_attempt" else verb
+        stale = self.oracle.stale([a for a in attempts if a not in held], operation)
         self.story.tell(f"{line} → {self.story.verdict(answer)}", answer, stale)
 
     def complete_with_effects(self, pairs: list[tuple[UUID, int]]) -> Any:
