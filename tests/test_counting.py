@@ -205,3 +205,11 @@ def test_counts_start_anew_at_a_requeue_and_stay_so_when_the_job_has_ended(stage
     (lease,) = stage.claim("B")
     stage.verbs.complete([(lease.job_id, lease.token)]).run(stage.conn)
     assert counts(stage, attempt[0]) == (1, 0, 0)
+
+
+def test_a_job_that_is_named_twice_is_asked_to_stop_once(stage: Stage) -> None:
+    attempt = stage.running("A")
+    waiting = stage.enqueue()
+    named = [attempt[0], waiting, attempt[0], waiting]
+    verdicts = [x.verdict for x in stage.verbs.cancel(named).run(stage.conn)]
+    assert sorted(verdicts) == ["cancelled", "requested"]

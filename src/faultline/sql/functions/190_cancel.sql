@@ -23,7 +23,7 @@ begin
         with asked as (
             insert into cancel_request (job_id, reason, at)
             select u.j, coalesce(cancel.reason, 'cancelled'), clock_timestamp()
-              from (select j from unnest(v_left) j order by j offset 0) u
+              from (select distinct j from unnest(v_left) j order by j offset 0) u
              where exists (select from lease l where l.job_id = u.j)
                 on conflict (job_id) do update set reason = excluded.reason
             returning cancel_request.job_id)
