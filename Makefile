@@ -53,6 +53,10 @@ lease-race-log: .venv/.ready ## the race once, as a structured trace in JSON lin
 mutants: .venv/.ready ## remove each guard in turn; a named test must fail every time (minutes)
 	@$(PY) -m proofs.mutants
 
+.PHONY: model
+model: .venv/.ready ## check the protocol's model with TLC, over a million states (minutes; needs Java)
+	@$(PY) -m proofs.model.run
+
 .PHONY: bench-verbs
 bench-verbs: .venv/.ready ## what claim and complete cost inside the server, by batch size (half a minute)
 	@$(PY) -m bench.verbs

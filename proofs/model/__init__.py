@@ -1,0 +1,1 @@
+"""The lease protocol as a TLA+ model, and the runner that has TLC check it."""
