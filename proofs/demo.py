@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from datetime import datetime
@@ -22,9 +21,8 @@ from rich.text import Text
 from faultline import __version__
 from faultline.config import Settings
 from faultline.connect import connect
-from faultline.errors import FaultlineError
 from faultline.reading import Reading
-from proofs.race import Race, clear_up, database, play, prepare
+from proofs.race import Race, clear_up, database, ended_cleanly, play, prepare
 from proofs.trace import Line
 
 SUMMARY = Path("reports/latest/benchmark_summary.json")
@@ -121,18 +119,5 @@ def demo(settings: Settings, console: Console) -> int:
     return 0 if summary["safe_for_controlled_release_validation"] else 1
 
 
-def main() -> int:
-    """End cleanly, with nothing left behind, also on Ctrl-C and SIGTERM."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        return demo(Settings.from_environment(), Console())
-    except FaultlineError as error:
-        print(f"faultline: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; everything that was started has been stopped", file=sys.stderr)
-        return 130
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ended_cleanly(lambda settings: demo(settings, Console())))

@@ -238,6 +238,19 @@ def show_progress(held: int, number: int, runs: int) -> None:
         print(f"{held} of {number} races held", file=sys.stderr, flush=True)
 
 
+def ended_cleanly(proof: Callable[[Settings], int]) -> int:
+    """Run it with nothing left behind, also on Ctrl-C and SIGTERM; errors in one sentence."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        return proof(Settings.from_environment())
+    except FaultlineError as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; everything that was started has been stopped", file=sys.stderr)
+        return 130
+
+
 def main() -> int:
     """`run` or `log`."""
     parser = argparse.ArgumentParser(prog="proofs.race", description=__doc__.splitlines()[0])
@@ -246,17 +259,9 @@ def main() -> int:
     default = 4 * (os.cpu_count() or 1)
     parser.add_argument("--parallel", type=int, default=default, help=f"at once ({default})")
     arguments = parser.parse_args()
-    settings = Settings.from_environment()
-    try:
-        if arguments.what == "log":
-            return log(settings)
-        return run(settings, arguments.runs, arguments.parallel)
-    except FaultlineError as error:
-        print(f"faultline: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; everything that was started has been stopped", file=sys.stderr)
-        return 130
+    if arguments.what == "log":
+        return ended_cleanly(log)
+    return ended_cleanly(lambda settings: run(settings, arguments.runs, arguments.parallel))
 
 
 if __name__ == "__main__":

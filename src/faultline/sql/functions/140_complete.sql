@@ -32,7 +32,7 @@ begin
          where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > v_now
         returning l, u.n)
     select array_agg(l), array_agg(n) into v_taken, v_places from taken;
-    if statement_timestamp() <> transaction_timestamp() then
+    if statement_timestamp() <> transaction_timestamp() then  -- spares the hot path the min
         perform bound_open_hold((select min(l.expires_at) from unnest(v_taken) l));
     end if;
 
