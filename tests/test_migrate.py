@@ -23,9 +23,9 @@ from faultline import script as module
 from faultline.config import schema_name
 from faultline.connect import aconnect
 from faultline.connect import connect as open_client
-from faultline.errors import DatabaseUnavailable, InvalidArgument, MigrationRefused, SchemaMismatch
+from faultline.errors import InvalidArgument, MigrationRefused, NotPermitted, SchemaMismatch
 from faultline.migrate import is_current, migrate
-from faultline.script import Migration, migrations
+from faultline.script import SCHEMA_VERSION, Migration, migrations
 from tests.installation import catalogue, run_one_job, schema_exists
 from tests.stage import Stage, until
 
@@ -94,7 +94,7 @@ def test_a_migration_looks_only_after_it_has_the_lock(database: str) -> None:
 
 def broken(table: str) -> list[Migration]:
     text = f"create table {{schema}}.{table} (n integer); select 1 / 0;"
-    return [*migrations(), Migration(2, "0002_broken", text)]
+    return [*migrations(), Migration(99, "0099_broken", text)]
 
 
 def test_a_migration_that_fails_on_an_empty_database_leaves_nothing(
@@ -145,7 +145,7 @@ def test_a_newer_database_is_not_downgraded(database: str) -> None:
 @pytest.mark.parametrize(
     ("forged", "facts"),
     [
-        ("return row(0, 0)::record", ["has version 0", "needs 1", "faultline migrate"]),
+        ("return row(0, 0)::record", ["version 0", f"needs {SCHEMA_VERSION}", "faultline migrate"]),
         ("return row(9, 9)::record", ["has version 9", "from 9 on", "upgrade faultline-queue"]),
     ],
     ids=["client too new", "client too old"],
@@ -188,7 +188,7 @@ def test_a_user_without_any_role_is_told_which_roles_there_are(database: str) ->
         try:
             parts = urlsplit(database)
             url = f"postgresql://nobody_yet:x@{parts.hostname}:{parts.port}{parts.path}"
-            with pytest.raises(DatabaseUnavailable, match="faultline_worker"):
+            with pytest.raises(NotPermitted, match="faultline_worker"):
                 open_client(url)
         finally:
             conn.execute("drop role nobody_yet")
@@ -248,6 +248,50 @@ def test_a_schema_name_that_could_not_be_written_unquoted_is_rejected(name: str)
 def test_a_schema_name_that_is_a_word_of_sql_is_refused(empty_database: str) -> None:
     with connect(empty_database) as conn, pytest.raises(MigrationRefused, match="'user' is a word"):
         migrate(conn, "user")
+
+
+AS_VERSION_1 = """
+delete from {schema}.migration where version > 1;
+drop table {schema}.progress cascade;
+drop type {schema}.reclaimed cascade;
+drop function {schema}.status(uuid), {schema}.release_others, {schema}.progress, {schema}.retry,
+    {schema}.reconcile;
+create function {schema}.status(job_id uuid) returns table (
+    state text, fencing_token bigint, attempts bigint, next_run_at timestamptz,
+    finished_at timestamptz, result jsonb, error jsonb)
+language sql begin atomic select 'old', 0::bigint, 0::bigint, null::timestamptz,
+    null::timestamptz, null::jsonb, null::jsonb; end;
+alter function {schema}.status(uuid) owner to {schema}_owner;
+comment on schema {schema} is 'version 1'"""
+
+
+@pytest.mark.both_servers
+def test_an_upgrade_from_version_1_keeps_every_job_and_ends_like_a_fresh_install(
+    stage: Stage,
+) -> None:
+    fresh = catalogue(stage.conn, "faultline")
+    held, done, dead = stage.running("A"), stage.running("A"), stage.running("A", max_crashes=1)
+    stage.verbs.complete([done], [{"paid": 7}]).run(stage.conn)
+    stage.expire(dead[0])
+    stage.verbs.reclaim().run(stage.conn)
+    stage.enqueue(queue="later", delay_seconds=3600), stage.enqueue(queue="bank", priority=5)
+    view = (SQL / "views" / "010_jobs.sql").read_text("utf-8")
+    lines = [line for line in view.splitlines() if "progress" not in line]
+    stage.execute(AS_VERSION_1)  # takes the view with it
+    stage.execute("\n".join(lines).replace("       j.producer,", "       j.producer"))
+    stage.execute("alter view {schema}.jobs owner to {schema}_owner")
+    tables = ["job", "attempt", "ready", "scheduled", "lease", "quarantine", "refusal", "lane"]
+    rows = {table: stage.execute(f"select * from {{schema}}.{table}") for table in tables}
+    before = stage.execute("select * from {schema}.jobs order by id")
+
+    assert migrate(stage.conn, "faultline") == ALL[1:]
+    assert {name: stage.execute(f"select * from {{schema}}.{name}") for name in tables} == rows
+    assert [row[:-1] for row in stage.execute("select * from {schema}.jobs order by id")] == before
+    upgraded = catalogue(stage.conn, "faultline")
+    assert len(upgraded.pop("migrations")) == len(fresh.pop("migrations"))
+    assert upgraded == fresh
+    assert stage.verbs.complete([held]).run(stage.conn) == []
+    assert stage.violations() == []
 
 
 class LoopingWorker:

@@ -11,6 +11,7 @@ import pytest
 
 from faultline.launcher import find
 from faultline.migrate import is_current, migrate
+from faultline.script import SCHEMA_VERSION, migrations
 from tests.command import faultline, refusal
 from tests.installation import catalogue, run_one_job
 
@@ -22,16 +23,18 @@ def test_it_says_what_it_applied_and_then_that_nothing_was_left_to_do(
     said = refusal("migrate", "--check", home=tmp_path, **database)
     assert "faultline_c" in said
     assert "run `faultline migrate`" in said
-    applied = "schema faultline_c: applied 0001_tables; functions, views and roles replaced\n"
+    names = ", ".join(migration.name for migration in migrations())
+    applied = f"schema faultline_c: applied {names}; functions, views and roles replaced\n"
     assert faultline("migrate", home=tmp_path, **database) == applied
     again = faultline("migrate", home=tmp_path, **database)
-    assert again == "schema faultline_c: already at version 1\n"
-    assert faultline("migrate", "--check", home=tmp_path, **database).endswith("at version 1\n")
+    assert again == f"schema faultline_c: already at version {SCHEMA_VERSION}\n"
+    checked = faultline("migrate", "--check", home=tmp_path, **database)
+    assert checked.endswith(f"at version {SCHEMA_VERSION}\n")
     with psycopg.connect(empty_database, autocommit=True) as conn:
         conn.execute("comment on schema faultline_c is 'faultline-queue 0.0.9'")
         refusal("migrate", "--check", home=tmp_path, **database)
         said = faultline("migrate", home=tmp_path, **database)
-        assert "tables already at version 1; functions, views and roles replaced" in said
+        assert f"tables already at version {SCHEMA_VERSION}; functions" in said
         run_one_job(conn, "faultline_c")
 
 
@@ -52,7 +55,7 @@ def test_the_printed_script_makes_the_same_installation_as_migrate(
         printed = catalogue(conn, "faultline")
         times = [made.pop("migrations"), printed.pop("migrations")]
         assert printed == made
-        assert len(times[0]) == len(times[1]) == 1
+        assert len(times[0]) == len(times[1]) == SCHEMA_VERSION
         assert is_current(conn, "faultline")
         run_one_job(conn, "faultline")
 

@@ -24,6 +24,11 @@ SQL = ROOT / "src" / "faultline" / "sql"
 NOT_MODELLED = {
     "enqueue_many": "several enqueues in one commit",
     "swap": "complete and claim in one commit; the model has every interleaving of the two",
+    "reconcile": "reclaim and promote in one commit; the model has every interleaving of the two",
+    "reclaim_dead": "an expiry, which may come at any moment in the model, and the reclaim of it",
+    "release_others": "release; of an expired lease reclaim, which takes the same two steps",
+    "retry": "promote; when a job becomes due is left open in the model",
+    "progress": "a report, which decides nothing and is shown beside the lease",
     "pause": "claims less; a claim that does not happen is always possible in the model",
     "rescue": "for restores from a dump, which the model does not have",
     "epoch_bump": "for restores from a disk snapshot, which the model does not have",

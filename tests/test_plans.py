@@ -128,3 +128,40 @@ def test_a_single_enqueue_scans_nothing(stage: Stage) -> None:
     plans = plans_of(explained(stage), stage.verbs.enqueue("work", {"n": 1}))
     assert "Insert on ready" in plans
     assert "Seq Scan" not in plans
+
+
+def test_a_reconcile_with_nothing_to_do_compares_no_two_tables_and_writes_nothing(
+    stage: Stage,
+) -> None:
+    """Every worker asks every second, and mostly there is nothing.
+
+    A session that met empty tables would compare every report with every lease for ever.
+    """
+    stage.enqueue(delay_seconds=3600)
+    stage.conn.execute("vacuum analyze")
+    conn = explained(stage)
+    for _ in range(7):
+        stage.verbs.reconcile().run(conn)
+    ids = [stage.value("select {schema}.new_id()") for _ in range(300)]
+    stage.verbs.enqueue_many("work", ids, [{} for _ in ids]).run(stage.conn)
+    attempts = [(x.job_id, x.token) for x in stage.claim("A", 300)]
+    stage.verbs.progress(attempts, [{}] * 300).run(stage.conn)
+    stage.execute("update {schema}.progress set at = at - interval '2 minutes'")
+    plans = plans_of(conn, stage.verbs.reconcile())
+    reports = plans[plans.index("on progress p") :]
+    assert re.search(r"Index Scan using a_job_has_at_most_one_lease on lease l", reports)
+    assert "Index Cond: (job_id = p.job_id)" in reports
+    assert not re.search("Join|Nested Loop", plans)
+    assert "the_next_to_run on scheduled" in plans
+    assert "JIT" not in plans
+    writers = re.findall(r"\b(?:Insert|Update|Delete) on \w+", plans)
+    assert writers == ["Delete on ready"]  # of tokens at the top, by an index that is empty
+
+
+def test_the_reports_of_a_worker_find_their_leases_by_key(
+    stage: Stage, warm: Connection[Any]
+) -> None:
+    attempts = [(x.job_id, x.token) for x in stage.claim("A", 200)]
+    plans = plans_of(warm, stage.verbs.progress(attempts, [{}] * 200))
+    assert scans(plans, "lease") == {"Bitmap Heap Scan"}
+    assert "Index Cond: (job_id = u.job_id)" in plans

@@ -3,7 +3,7 @@
 Method: a hypothesis state machine plays three workers that remember every attempt they ever had and
 use any of them again, alone or in batches, and the world around them: producers, operators, leases
 that expire, pointers that are lost. After every step the verb's answer, the views, the refusals and
-a user's table of effects are compared with the oracle of tests/story.py. In the end every worker
+a user's table of effects are compared with the oracle of tests/oracle.py. In the end every worker
 dies, the queue is drained, every job has ended and no invariant is violated. A failure is shrunk
 and told as a story with job numbers.
 

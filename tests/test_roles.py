@@ -19,13 +19,15 @@ MAY = {
     "schema_version": "wpor",
     **dict.fromkeys(("enqueue", "enqueue_many", "new_id"), "wp"),
     **dict.fromkeys(("status", "cancel"), "wpo"),
-    **dict.fromkeys(("lanes", "reclaim", "promote", "outcome", "create_partitions"), "wo"),
+    **dict.fromkeys(
+        ("lanes", "reclaim", "reclaim_dead", "promote", "reconcile", "outcome",
+         "create_partitions"), "wo"),
     **dict.fromkeys(
         ("claim", "execute", "renew", "complete", "complete_one", "swap", "fail", "snooze",
-         "release", "cancel_attempt", "assert_fence", "fence", "report_refusal", "beat", "leave",
-         "sleep", "awake"), "w"),
+         "release", "release_others", "cancel_attempt", "progress", "assert_fence", "fence",
+         "report_refusal", "beat", "leave", "sleep", "awake"), "w"),
     **dict.fromkeys(
-        ("requeue", "pause", "epoch_bump", "rescue", "compact", "drop_partitions"), "o"),
+        ("retry", "requeue", "pause", "epoch_bump", "rescue", "compact", "drop_partitions"), "o"),
 }  # fmt: skip
 # Steps of the verbs: nobody's, since they check nothing.
 STEPS = {
@@ -44,9 +46,12 @@ STEPS = {
     "current_token",
     "due_at",
     "end_cancelled",
+    "end_lost",
+    "end_released",
     "epoch_of",
     "finish",
     "floor_now",
+    "forget",
     "hold_key",
     "hold_keys",
     "id_at",
@@ -65,6 +70,7 @@ STEPS = {
     "put_in_quarantine",
     "put_off",
     "quarantine_unclaimable",
+    "queue_up",
     "raise_stale",
     "record_endings",
     "refuse",

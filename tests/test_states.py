@@ -110,6 +110,7 @@ WALKS: dict[tuple[State | None, State, str], Callable[[Stage], UUID]] = {
     (State.RUNNING, State.QUEUED, "reclaim"): reclaimed(),
     (State.RUNNING, State.QUARANTINED, "reclaim"): reclaimed(max_crashes=1),
     (State.QUEUED, State.CANCELLED, "cancel"): moved_by("cancel", walk_enqueue_queued),
+    (State.SCHEDULED, State.QUEUED, "retry"): moved_by("retry", scheduled),
     (State.SCHEDULED, State.CANCELLED, "cancel"): moved_by("cancel", scheduled),
     (State.QUARANTINED, State.CANCELLED, "cancel"): moved_by("cancel", quarantined),
     (State.FAILED, State.QUEUED, "requeue"): moved_by("requeue", dead),
@@ -152,7 +153,10 @@ def test_no_verb_moves_a_job_that_has_ended_except_requeue_from_the_dead(stage: 
             assert [stale.job_id for stale in call.run(conn)] == [job_id]
         assert verbs.renew(attempt).run(conn)[0].verdict == "lost"
         assert verbs.reclaim().run(conn) == []
+        assert verbs.reclaim_dead("A").run(conn) == []
+        assert verbs.release_others("A", []).run(conn) == []
         assert verbs.promote().run(conn) == 0
+        assert verbs.retry([job_id]).run(conn) == []
         assert stage.claim(max_jobs=10) == []
         assert verbs.cancel([job_id]).run(conn)[0].verdict == "finished"
         assert stage.state(job_id) == state

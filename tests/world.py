@@ -1,7 +1,7 @@
 """Three workers that forget nothing, and the world around them, as a hypothesis state machine.
 
 Each step is one verb (or one turn of fate: a lease expires, a pointer is lost) on the server and on
-the oracle of tests/story.py, and is told. A step is a name and what was drawn for it, so that a
+the oracle of tests/oracle.py, and is told. A step is a name and what was drawn for it, so that a
 story can be played again without hypothesis. See tests/test_properties.py.
 """
 
@@ -15,9 +15,11 @@ from uuid import UUID
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from faultline.call import Call
 from faultline.errors import IdempotencyConflict
+from tests.oracle import FINAL, Attempt, Fact, Job, Oracle
 from tests.stage import Stage
-from tests.story import FINAL, Attempt, Job, Oracle, Story, digits
+from tests.story import Story, digits
 
 QUEUES = ("mail", "bank")
 LATER_SECONDS = 3600.0
@@ -59,7 +61,10 @@ STEPS: dict[str, tuple[int, str | None, dict[str, Any]]] = {
     "lease_expires": (2, "running", {"which": alone}),
     "time_comes": (1, "scheduled", {"which": alone}),
     "reclaim": (1, "running", {"size": few}),
+    "reclaim_dead": (1, "running", {"worker": workers, "which": batch, "all_of_them": boolean}),
+    "release_others": (1, "", attempts),
     "promote": (1, "scheduled", {"size": few}),
+    "retry": (1, "scheduled", {"which": batch}),
     "cancel": (1, "", {"which": batch}),
     "requeue": (1, "failed quarantined", {"which": batch}),
     "rescue": (1, "queued scheduled running", {"which": alone, "lost": boolean}),
@@ -270,12 +275,31 @@ class World(RuleBasedStateMachine):
 
     def reclaim(self, size: int) -> None:
         line = f"somebody reclaims up to {size}"
+        self.lose(line, self.verbs.reclaim(size), lambda: self.oracle.reclaim(size))
+
+    def reclaim_dead(self, jobs: list[Job], worker: str, all_of_them: bool) -> None:
+        named = None if all_of_them else jobs
+        line = f"{worker} is called dead"
+        line += "" if named is None else f", for {self.story.jobs(job.number for job in jobs)}"
+        call = self.verbs.reclaim_dead(worker, named and [job.id for job in named])
+        self.lose(line, call, lambda: self.oracle.reclaim_dead(worker, named))
+
+    def lose(self, line: str, call: Call[Any], expected: Callable[[], list[Fact]]) -> None:
         answer = sorted(
             (self.oracle.number_of(x.job_id), x.token, x.worker, x.state, x.crashes)
-            for x in self.story.ask(line, self.verbs.reclaim(size))
+            for x in self.story.ask(line, call)
         )
         told = self.story.facts((n, f"from {worker}, {state}") for n, _, worker, state, _ in answer)
-        self.story.tell(f"{line} → {told}", answer, self.oracle.reclaim(size))
+        self.story.tell(f"{line} → {told}", answer, expected())
+
+    def release_others(self, attempts: list[Attempt]) -> None:
+        """The worker has forgotten all but these."""
+        worker = attempts[0].worker
+        line = f"{worker} releases all but {self.story.attempts(attempts)}"
+        call = self.verbs.release_others(worker, self.pairs(attempts))
+        answer = sorted(self.oracle.number_of(job_id) for job_id in self.story.ask(line, call))
+        expected = self.oracle.release_others(worker, attempts)
+        self.story.tell(f"{line} → {self.story.jobs(answer)}", answer, expected)
 
     def promote(self, size: int) -> None:
         answer = self.story.ask("promote", self.verbs.promote(size))
@@ -283,11 +307,18 @@ class World(RuleBasedStateMachine):
         self.story.tell(line, answer, self.oracle.promote(size))
 
     def requeue(self, jobs: list[Job]) -> None:
-        line = f"an operator requeues {self.story.jobs(job.number for job in jobs)}"
-        answer = self.story.ask(line, self.verbs.requeue([job.id for job in jobs]))
-        moved = sorted(self.oracle.number_of(job_id) for job_id in answer)
+        self.move("requeue", jobs)
+
+    def retry(self, jobs: list[Job]) -> None:
+        self.move("retry", jobs)
+
+    def move(self, verb: str, jobs: list[Job]) -> None:
+        """By an operator, who is told which of them did move."""
+        line = f"an operator wants {self.story.jobs(job.number for job in jobs)} to {verb}"
+        call = getattr(self.verbs, verb)([job.id for job in jobs])
+        moved = sorted(self.oracle.number_of(job_id) for job_id in self.story.ask(line, call))
         line += f" → {self.story.jobs(moved)}"
-        self.story.tell(line, moved, self.oracle.requeue(jobs))
+        self.story.tell(line, moved, getattr(self.oracle, verb)(jobs))
 
     def pause(self, queue: str, paused: bool) -> None:
         self.story.ask("pause", self.verbs.pause(queue, paused))

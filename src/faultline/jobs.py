@@ -34,6 +34,8 @@ class Lease:
     task: str
     payload: Any
     headers: Any
+    last_chance: bool = False
+    """Should this attempt's worker die too, the job goes to quarantine: run it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,25 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """A lease that was taken away from its owner because it had expired."""
+    """A lease that was taken away from its owner: it had expired, or the owner is dead."""
 
     job_id: UUID
     token: int
     worker: str
     state: Literal["queued", "quarantined", "cancelled"]
     crashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What a reconcile did, and in how many seconds there is something to do again.
+
+    0 means at once, None that nothing is waited for.
+    """
+
+    reclaimed: list[Reclaimed]
+    promoted: int
+    next_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +105,4 @@ class Status:
     finished_at: datetime | None
     result: Any
     error: Any
+    progress: Any = None  # what the running attempt said last

@@ -1,7 +1,7 @@
 """The lease protocol: the one module that changes jobs.
 
     enqueue → claim → (execute) → (renew)* → complete | fail | snooze | release | cancel_attempt
-    and, from outside: reclaim, promote, cancel, requeue
+    and, from outside: reclaim, promote (both: reconcile), cancel, retry, requeue
 
 One method per verb, one SQL function per method. A verb is a `Call`: a statement, its parameters
 and how to read the answer. Run it on the connection you have; the caller owns the transaction:
@@ -24,7 +24,16 @@ from uuid import UUID
 from faultline.call import Call, Row, to_json
 from faultline.config import DEFAULT_SCHEMA, schema_name
 from faultline.errors import InvalidArgument
-from faultline.jobs import Cancelled, Lane, Lease, Reclaimed, Renewal, Stale, Status
+from faultline.jobs import (
+    Cancelled,
+    Lane,
+    Lease,
+    Reclaimed,
+    Reconciled,
+    Renewal,
+    Stale,
+    Status,
+)
 
 T = TypeVar("T")
 Attempts = Sequence[tuple[UUID, int]]  # (job_id, token) of each attempt a verb is about
@@ -94,6 +103,16 @@ class Protocol:
         """Extend these leases, if they are alive."""
         return self._call("renew", _columns(attempts), _each(Renewal), casts=_ATTEMPTS)
 
+    def progress(self, attempts: Attempts, reports: Sequence[Any]) -> Call[None]:
+        """What these running attempts say of themselves; stale ones are left out."""
+        arguments = (*_columns(attempts), to_json(list(reports), "progress"))
+        return self._call("progress", arguments, _nothing, casts=(*_ATTEMPTS, "jsonb"))
+
+    def adopt(self, worker: str, attempts: Attempts) -> Call[list[Stale]]:
+        """These leases are this worker's from now on; answers with the stale ones."""
+        casts = ("text", *_ATTEMPTS)
+        return self._call("adopt", (worker, *_columns(attempts)), _each(Stale), casts=casts)
+
     def complete(
         self, attempts: Attempts, results: Sequence[Any] | None = None
     ) -> Call[list[Stale]]:
@@ -144,6 +163,11 @@ class Protocol:
         """Hand these jobs back, to their own places in their queues."""
         return self._settle("release", attempts)
 
+    def release_others(self, worker: str, attempts: Attempts) -> Call[list[UUID]]:
+        """Hand back what this worker was leased and does not know of: all but these attempts."""
+        arguments = (worker, *_columns(attempts))
+        return self._call("release_others", arguments, _column, casts=("text", *_ATTEMPTS))
+
     def cancel_attempt(self, attempts: Attempts, reason: str | None = None) -> Call[list[Stale]]:
         """The attempts end their own jobs as cancelled."""
         return self._settle("cancel_attempt", attempts, reason)
@@ -152,9 +176,20 @@ class Protocol:
         """Take expired leases away from their owners."""
         return self._call("reclaim", (max_jobs,), _each(Reclaimed), casts=("int",))
 
+    def reclaim_dead(
+        self, worker: str, job_ids: Sequence[UUID] | None = None
+    ) -> Call[list[Reclaimed]]:
+        """Take a dead worker's leases away at once: all, or those of these jobs."""
+        arguments = (worker, None if job_ids is None else list(job_ids))
+        return self._call("reclaim_dead", arguments, _each(Reclaimed), casts=("text", "uuid[]"))
+
     def promote(self, max_jobs: int = 1000) -> Call[int]:
         """Queue what has become due; answers with how many."""
         return self._call("promote", (max_jobs,), _one, casts=("int",))
+
+    def reconcile(self, max_jobs: int = 1000) -> Call[Reconciled]:
+        """Reclaim, promote and clean up; answers also with when to do so again."""
+        return self._call("reconcile", (max_jobs,), _reconciled, casts=("int",))
 
     def assert_fence(self, job_id: UUID, token: int) -> Call[None]:
         """The write gate: raises StaleLease unless the lease is alive, and then holds it."""
@@ -200,6 +235,10 @@ class Protocol:
         return self._call("awake", (worker,), _nothing)
 
     # ── operators ────────────────────────────────────────────────────────────────────────────────
+
+    def retry(self, job_ids: Sequence[UUID]) -> Call[list[UUID]]:
+        """Scheduled jobs become due now; answers with those moved."""
+        return self._call("retry", (list(job_ids),), _column, casts=("uuid[]",))
 
     def requeue(self, job_ids: Sequence[UUID], reason: str | None = None) -> Call[list[UUID]]:
         """Give dead or quarantined jobs another life; answers with those moved."""
@@ -320,10 +359,17 @@ def _swapped(rows: list[Row]) -> tuple[list[Stale], list[Lease]]:
     return stale, _leases([claimed])
 
 
+def _reconciled(rows: list[Row]) -> Reconciled:
+    *reclaimed, promoted, next_seconds = rows[0]
+    columns = zip(*reclaimed, strict=True) if reclaimed[0] else ()
+    return Reconciled([Reclaimed(*row) for row in columns], promoted, next_seconds)
+
+
 def _leases(rows: list[Row]) -> list[Lease]:
-    ids, tokens, lanes, seqs, attempts, crashes, snoozes, seconds, tasks, payloads, heads = rows[0]
+    ids, tokens, *columns, payloads, heads, last_chances = rows[0]
     if not ids:
         return []
     headers = json.loads(heads) if heads else [None] * len(ids)
-    columns = (lanes, seqs, attempts, crashes, snoozes, seconds, tasks, json.loads(payloads))
-    return [Lease(*row) for row in zip(ids, tokens, *columns, headers, strict=True)]
+    last = last_chances or [False] * len(ids)
+    leased = zip(ids, tokens, *columns, json.loads(payloads), headers, last, strict=True)
+    return [Lease(*row) for row in leased]

@@ -28,6 +28,40 @@ class Reading:
         rows = self._select(conn, "jobs", "where id = %s", job_id)
         return rows[0] if rows else None
 
+    def jobs(
+        self,
+        conn: Connection[Any],
+        *,
+        state: str | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        limit: int = 20,
+    ) -> list[Record]:
+        """The newest jobs that match, without payloads, results and errors."""
+        which, given = self._matching(state, queue, task)
+        rest = f"{which} order by id desc limit %s"
+        return self._select(conn, "jobs", rest, *given, limit, columns=_OVERVIEW)
+
+    def job_ids(
+        self,
+        conn: Connection[Any],
+        *,
+        state: str | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        limit: int | None = None,
+    ) -> list[UUID]:
+        """The ids of all jobs that match, oldest first: what a bulk command works through."""
+        which, given = self._matching(state, queue, task)
+        rest = f"{which} order by id limit %s"
+        rows = self._select(conn, "jobs", rest, *given, limit, columns="id")
+        return [row["id"] for row in rows]
+
+    def lease(self, conn: Connection[Any], job_id: UUID) -> Record | None:
+        """The lease of one job, if it runs."""
+        rows = self._select(conn, "leases", "where job_id = %s", job_id)
+        return rows[0] if rows else None
+
     def ledger(self, conn: Connection[Any], job_id: UUID) -> list[Record]:
         """The successes of one job: at most one."""
         return self._select(conn, "ledger", "where job_id = %s order by fencing_token", job_id)
@@ -64,9 +98,46 @@ class Reading:
         """Which verb may move a job from which state to which."""
         return self._select(conn, "moves", "order by from_state nulls first, to_state, verb")
 
+    def _matching(
+        self, state: str | None, queue: str | None, task: str | None
+    ) -> tuple[str, list[Any]]:
+        """A where clause, and its parameters.
+
+        A state is looked up by the place where its jobs stand: with 400,000 jobs 20 quarantined
+        ones take 10 ms, 1,190 through the view alone. Only the many that succeeded are quicker
+        without.
+        """
+        wanted = {"state": state, "queue": queue, "task": task}
+        clauses = [f"{column} = %s" for column, value in wanted.items() if value is not None]
+        given = [value for value in wanted.values() if value is not None]
+        if state in _PLACES:
+            source = f"{self.schema}.pointers where place = %s"
+            clauses.append(f"id = any (array(select job_id from {source}))")
+            given.append(_PLACES[state])
+        elif state in ("failed", "cancelled"):
+            source = f"{self.schema}.attempts where final and outcome = %s"
+            clauses.append(f"id = any (array(select job_id from {source}))")
+            given.append(state)
+        return f"where {' and '.join(clauses)}" if clauses else "", given
+
     def _select(
-        self, conn: Connection[Any], view: str, rest: str, *parameters: Any
+        self, conn: Connection[Any], view: str, rest: str, *parameters: Any, columns: str = "*"
     ) -> list[Record]:
-        statement = f"select * from {self.schema}.{view} {rest}"
+        statement = f"select {columns} from {self.schema}.{view} {rest}"
         with translated_errors(self.schema), conn.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(sql.SQL(statement), parameters or None).fetchall()
+
+
+_PLACES = {
+    "queued": "ready",
+    "scheduled": "scheduled",
+    "running": "lease",
+    "quarantined": "quarantine",
+}
+
+# The view's columns without those that may be a megabyte a job.
+_OVERVIEW = (
+    "id, state, queue, priority, task, lease_owner, lease_expires_at, fencing_token, next_run_at, "
+    "attempts, crashes, snoozes, max_attempts, max_crashes, created_at, finished_at, "
+    "quarantine_reason, cancel_reason, producer"
+)

@@ -16,8 +16,8 @@ from typing import Final
 from faultline import __version__
 from faultline.config import schema_name
 
-SCHEMA_VERSION: Final = 1  # the newest file in sql/migrations
-OLDEST_CLIENT: Final = 1  # the oldest SCHEMA_VERSION whose client still works with this schema
+SCHEMA_VERSION: Final = 2  # the newest file in sql/migrations
+OLDEST_CLIENT: Final = 2  # the oldest SCHEMA_VERSION whose client still works with this schema
 ROLES: Final = ("worker", "producer", "operator", "reader")
 
 _DEFINER = "security definer\nset search_path = {schema}, pg_catalog, pg_temp"

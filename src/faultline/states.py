@@ -30,6 +30,7 @@ MOVES: Final[frozenset[tuple[State | None, State, str]]] = frozenset(
         (None, State.QUEUED, "enqueue"),
         (None, State.SCHEDULED, "enqueue"),
         (State.SCHEDULED, State.QUEUED, "promote"),
+        (State.SCHEDULED, State.QUEUED, "retry"),
         (State.QUEUED, State.RUNNING, "claim"),
         (State.RUNNING, State.SUCCEEDED, "complete"),
         (State.RUNNING, State.SCHEDULED, "fail"),

@@ -6,8 +6,10 @@ grant usage on schema {schema}
 -- worker: the life of a job, from claim to its ending, and the fence on its own writes.
 grant execute on function
     {schema}.schema_version, {schema}.lanes, {schema}.claim, {schema}.execute, {schema}.renew,
-    {schema}.complete, {schema}.complete_one, {schema}.swap, {schema}.fail, {schema}.snooze,
-    {schema}.release, {schema}.cancel_attempt, {schema}.reclaim, {schema}.promote,
+    {schema}.adopt, {schema}.complete, {schema}.complete_one, {schema}.swap, {schema}.fail,
+    {schema}.snooze,
+    {schema}.release, {schema}.release_others, {schema}.cancel_attempt, {schema}.progress,
+    {schema}.reclaim, {schema}.reclaim_dead, {schema}.promote, {schema}.reconcile,
     {schema}.assert_fence, {schema}.fence, {schema}.report_refusal, {schema}.outcome,
     {schema}.beat, {schema}.leave, {schema}.sleep, {schema}.awake, {schema}.create_partitions
     to {schema}_worker;
@@ -21,8 +23,9 @@ grant execute on function
 
 -- operator: whatever a person on call may have to do.
 grant execute on function
-    {schema}.schema_version, {schema}.lanes, {schema}.status, {schema}.cancel, {schema}.requeue,
-    {schema}.pause, {schema}.reclaim, {schema}.promote, {schema}.epoch_bump, {schema}.rescue,
+    {schema}.schema_version, {schema}.lanes, {schema}.status, {schema}.cancel, {schema}.retry,
+    {schema}.requeue, {schema}.pause, {schema}.reclaim, {schema}.reclaim_dead, {schema}.promote,
+    {schema}.reconcile, {schema}.epoch_bump, {schema}.rescue,
     {schema}.compact, {schema}.create_partitions, {schema}.drop_partitions, {schema}.outcome
     to {schema}_operator;
 

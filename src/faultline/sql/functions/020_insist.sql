@@ -50,8 +50,8 @@ begin
 end $$;
 
 -- check_attempts: each job has its token, and what the caller says about the attempts (results,
--- errors, delays) is about each of them. A pair without its half would be neither ended nor called
--- stale.
+-- errors, reports, delays) is about each of them. A pair without its half would be neither ended
+-- nor called stale.
 --
 -- Raises   LF003.
 create or replace function {schema}.check_attempts(
@@ -70,7 +70,8 @@ begin
     end if;
     if said is not null
        and (jsonb_typeof(said) <> 'array' or jsonb_array_length(said) is distinct from v_jobs) then
-        perform invalid('results or errors must be a JSON array with as many elements as job_ids');
+        perform invalid('results, errors or reports must be a JSON array with as many elements as '
+                        'job_ids');
     end if;
     if cardinality(delays) <> v_jobs or cardinality(dead) <> v_jobs then
         perform invalid('delays and dead must have as many elements as job_ids');

@@ -18,7 +18,8 @@ begin
         insert into attempt (job_id, fencing_token, claimed_at, at, lease_expired_at, started,
                              final, outcome, worker, error)
         select l.job_id, l.fencing_token, l.claimed_at, record_endings.moment,
-               case record_endings.outcome when 'expired' then l.expires_at end, l.started,
+               case record_endings.outcome
+               when 'expired' then least(l.expires_at, record_endings.moment) end, l.started,
                record_endings.outcome = 'cancelled', record_endings.outcome, l.worker,
                record_endings.error
           from unnest(record_endings.taken) l

@@ -71,5 +71,7 @@ begin
              for update skip locked))
         returning *)
     select array_agg(to_jsonb(parked)) into v_parked from parked;
-    perform put_in_quarantine(v_parked, 'token_exhausted', v_now);
+    if v_parked is not null then
+        perform put_in_quarantine(v_parked, 'token_exhausted', v_now);
+    end if;
 end $$;

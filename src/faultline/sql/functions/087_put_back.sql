@@ -84,7 +84,9 @@ begin
          where l.job_id = any (v_ended)
          order by l.job_id
             on conflict do nothing;
-        delete from cancel_request where job_id = any (v_ended);
+        delete from cancel_request where job_id = any (array(  -- who asks again has it locked
+            select c.job_id from cancel_request c where c.job_id = any (v_ended)
+               for update skip locked));
     end if;
     return v_ended;
 end $$;

@@ -6,7 +6,8 @@ create or replace function {schema}.claim_one(
     worker text, lanes integer[], cursors bigint[], started boolean,
     out job_ids uuid[], out tokens bigint[], out job_lanes integer[], out seqs bigint[],
     out attempts integer[], out crashes integer[], out snoozes integer[],
-    out leases_seconds real[], out tasks text[], out payloads text, out headers text
+    out leases_seconds real[], out tasks text[], out payloads text, out headers text,
+    out last_chances boolean[]
 )
 language plpgsql
 as $$
@@ -42,8 +43,9 @@ begin
                 claim_one.started, claim_one.worker)
             on conflict do nothing;
         v_leased := found;
-        select array[j.task], '[' || j.payload::text || ']', '[' || j.headers::text || ']'
-          into tasks, payloads, headers from job j where j.id = v_pointer.job_id;
+        select array[j.task], '[' || j.payload::text || ']', '[' || j.headers::text || ']',
+               array[v_pointer.crashes > 0 and v_pointer.crashes + 1 >= j.max_crashes]
+          into tasks, payloads, headers, last_chances from job j where j.id = v_pointer.job_id;
         exit when v_leased and found;
         perform quarantine_unclaimable(array[v_pointer], '{}');
     end loop;

@@ -11,9 +11,8 @@ as $$
 declare
     v_now timestamptz := clock_timestamp();
     v_taken lease[] := take(release.job_ids, release.tokens, v_now);
-    v_ended uuid[] := record_endings(v_taken, 'released', v_now);
+    v_ended uuid[] := end_released(v_taken, v_now);
 begin
-    perform put_back(array(select l from unnest(v_taken) l where l.job_id = any (v_ended)), v_now);
     return query
     select * from finish(release.job_ids, release.tokens, v_taken, v_ended, 'release', v_now);
 end $$;

@@ -12,7 +12,6 @@ declare
     v_now timestamptz := clock_timestamp();
     v_due uuid[];
     v_taken scheduled[];
-    v_moved uuid[];
 begin
     perform check_max_jobs(promote.max_jobs);
     perform park_exhausted();
@@ -25,19 +24,33 @@ begin
     with taken as (
         delete from scheduled where job_id = any (v_due) and run_at <= v_now returning *)
     select array_agg(taken::scheduled order by run_at) into v_taken from taken;
+    return cardinality(queue_up(v_taken, v_now));
+end $$;
+
+-- queue_up: these pointers, just deleted from scheduled, go to the ends of their lanes, in this
+-- order, with their own counts and tokens. Answers with the jobs queued; one that is queued already
+-- (by force, or by a bug) is quarantined, so that it does not stop its neighbours. (I7)
+create or replace function {schema}.queue_up(taken {schema}.scheduled[], moment timestamptz)
+returns uuid[]
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+    v_moved uuid[];
+begin
     with moved as (
         insert into ready (lane, job_id, fencing_token, attempts, crashes, snoozes, lease_seconds)
         select s.lane, s.job_id, s.fencing_token, s.attempts, s.crashes, s.snoozes, s.lease_seconds
-          from unnest(v_taken) s
+          from unnest(queue_up.taken) s
             on conflict do nothing
         returning job_id)
-    select array_agg(job_id) into v_moved from moved;
-    if cardinality(v_moved) is distinct from cardinality(v_taken) then
+    select coalesce(array_agg(job_id), '{}') into v_moved from moved;
+    if cardinality(v_moved) is distinct from cardinality(queue_up.taken) then
         perform put_in_quarantine(
-            array(select to_jsonb(s) from unnest(v_taken) s
-                   where s.job_id <> all (coalesce(v_moved, '{}'))),
-            'already_queued', v_now);
+            array(select to_jsonb(s) from unnest(queue_up.taken) s
+                   where s.job_id <> all (v_moved)),
+            'already_queued', queue_up.moment);
     end if;
-    perform wake(array(select distinct s.lane from unnest(v_taken) s));
-    return coalesce(cardinality(v_moved), 0);
+    perform wake(array(select distinct s.lane from unnest(queue_up.taken) s));
+    return v_moved;
 end $$;

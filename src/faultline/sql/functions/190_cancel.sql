@@ -1,6 +1,7 @@
 -- cancel: from outside. A waiting or quarantined job ends at once as cancelled, under a token of
--- its own; a running one is asked to stop: its worker is told at the next renewal and ends it with
--- cancel_attempt. A role that is not an operator cancels only what it enqueued itself.
+-- its own; a running one is asked to stop: its worker is told at the next renewal, which a
+-- notification (`cancel` and the id) brings forward, and ends it with cancel_attempt. A role that
+-- is not an operator cancels only what it enqueued itself.
 --
 -- Answers  for each known job: cancelled, requested, or finished (it had ended already).
 -- Locks    pointer rows in job_id order, but no lease: a worker must not wait for who asks it to
@@ -28,6 +29,7 @@ begin
                 on conflict (job_id) do update set reason = excluded.reason
             returning cancel_request.job_id)
         select coalesce(array_agg(asked.job_id), '{}') into v_done from asked;
+        perform pg_notify('{schema}', 'cancel ' || j) from unnest(v_done) j;
         return query select j, 'requested' from unnest(v_done) j;
         v_left := array(select j from unnest(v_left) j where j <> all (v_done));
         exit when v_left = '{}';

@@ -8,7 +8,8 @@ create or replace function {schema}.swap(
     out reasons text[],
     out claimed_ids uuid[], out claimed_tokens bigint[], out job_lanes integer[],
     out seqs bigint[], out attempts integer[], out crashes integer[], out snoozes integer[],
-    out leases_seconds real[], out tasks text[], out payloads text, out headers text
+    out leases_seconds real[], out tasks text[], out payloads text, out headers text,
+    out last_chances boolean[]
 )
 language plpgsql
 {definer}
@@ -19,6 +20,6 @@ begin
       into stale_ids, stale_tokens, current_tokens, reasons
       from complete(swap.job_ids, swap.tokens, swap.results) s;
     select * into claimed_ids, claimed_tokens, job_lanes, seqs, attempts, crashes, snoozes,
-                  leases_seconds, tasks, payloads, headers
+                  leases_seconds, tasks, payloads, headers, last_chances
       from claim(swap.worker, swap.lanes, swap.max_jobs, swap.cursors, swap.started);
 end $$;

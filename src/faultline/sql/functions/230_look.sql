@@ -3,14 +3,15 @@
 -- status: where the job stands, for its producer or an operator; no row if it is neither's.
 create or replace function {schema}.status(job_id uuid)
 returns table (state text, fencing_token bigint, attempts bigint, next_run_at timestamptz,
-               finished_at timestamptz, result jsonb, error jsonb)
+               finished_at timestamptz, result jsonb, error jsonb, progress jsonb)
 language plpgsql stable
 {probing}
 as $$
 #variable_conflict use_column
 begin
     return query
-    select j.state, j.fencing_token, j.attempts, j.next_run_at, j.finished_at, j.result, j.error
+    select j.state, j.fencing_token, j.attempts, j.next_run_at, j.finished_at, j.result, j.error,
+           j.progress
       from jobs j where j.id = any (own_jobs(array[status.job_id]));
 end $$;
 

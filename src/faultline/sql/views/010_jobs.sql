@@ -31,7 +31,8 @@ select j.id,
        q.reason as quarantine_reason,
        q.evidence as quarantine_evidence,
        c.reason as cancel_reason,
-       j.producer
+       j.producer,
+       p.report as progress
   from {schema}.job j
   join {schema}.lane n on n.lane = j.lane
   left join {schema}.lease l on l.job_id = j.id
@@ -39,6 +40,7 @@ select j.id,
   left join {schema}.scheduled s on s.job_id = j.id
   left join {schema}.quarantine q on q.job_id = j.id
   left join {schema}.cancel_request c on c.job_id = l.job_id
+  left join {schema}.progress p on p.job_id = l.job_id and p.fencing_token = l.fencing_token
   left join lateral (
        select a.outcome, a.final, a.fencing_token, a.at, a.result, a.error
          from {schema}.attempt a where a.job_id = j.id

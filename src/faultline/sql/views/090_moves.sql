@@ -4,6 +4,7 @@ create or replace view {schema}.moves (from_state, to_state, verb) as
 values (null, 'queued', 'enqueue'),
        (null, 'scheduled', 'enqueue'),
        ('scheduled', 'queued', 'promote'),
+       ('scheduled', 'queued', 'retry'),
        ('queued', 'running', 'claim'),
        ('running', 'succeeded', 'complete'),
        ('running', 'scheduled', 'fail'),
