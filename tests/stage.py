@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
+from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
 import psycopg
@@ -61,6 +64,17 @@ class Stage:
             conn.execute(f"set session authorization {self.schema}_{role}")
             conn.commit()
         return conn
+
+    @contextmanager
+    def login(self, *roles: str) -> Iterator[str]:
+        """The URL of a user of its own that is in these roles, and nothing else."""
+        name = f"user_{uuid.uuid4().hex}"
+        groups = ", ".join(f"{self.schema}_{role}" for role in roles)
+        self.conn.execute(f"create role {name} login password 'secret' in role {groups}")
+        parts = urlsplit(self.url)
+        address = parts.netloc.rpartition("@")[2]
+        yield urlunsplit(parts._replace(netloc=f"{name}:secret@{address}"))
+        self.conn.execute(f"drop role {name}")
 
     # ── what a producer and a worker do ──────────────────────────────────────────────────────────
 

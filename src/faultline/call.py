@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any, Generic, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, Connection, errors
+from psycopg import AsyncConnection, Connection
 from psycopg.rows import tuple_row
 
 from faultline.connect import schema_missing
-from faultline.errors import InvalidArgument, KeyInFlight, LockedOut, from_sqlstate
+from faultline.errors import (
+    FaultlineError,
+    InvalidArgument,
+    KeyInFlight,
+    LockedOut,
+    NotPermitted,
+    from_sqlstate,
+)
+from faultline.script import ROLES
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -29,51 +39,104 @@ class Call(Generic[T]):
     parameters: tuple[Any, ...]
     read: Callable[[list[Row]], T]
 
+    @property
+    def function(self) -> str:
+        """The call alone, to be part of another statement."""
+        return self.statement.removeprefix("select * from ")
+
     def run(self, conn: Connection[Any]) -> T:
         """Execute on this connection, in whatever transaction it is in."""
         with (
-            translated_errors(self.schema, self.verb),
+            translated_errors(self.schema, self.verb, conn),
             conn.cursor(row_factory=tuple_row) as cursor,
         ):
             return self.read(cursor.execute(self.statement, self.parameters).fetchall())
 
     async def arun(self, conn: AsyncConnection[Any]) -> T:
         """As `run`, for asyncio."""
-        with translated_errors(self.schema, self.verb):
+        with translated_errors(self.schema, self.verb, conn):
             async with conn.cursor(row_factory=tuple_row) as cursor:
                 await cursor.execute(self.statement, self.parameters)
                 return self.read(await cursor.fetchall())
 
 
+def together(calls: Sequence[Call[Any]]) -> Call[list[Any]]:
+    """Calls that answer with one value each, as one statement: all of them or none, on any
+    connection, in one round trip."""
+    first = calls[0]
+    statement = f"select {', '.join(call.function for call in calls)}"
+    parameters = tuple(value for call in calls for value in call.parameters)
+
+    def read(rows: list[Row]) -> list[Any]:
+        return [call.read([(value,)]) for call, value in zip(calls, rows[0], strict=True)]
+
+    return Call(first.schema, first.verb, statement, parameters, read)
+
+
 @contextmanager
-def translated_errors(schema: str, verb: str = "") -> Iterator[None]:
+def translated_errors(
+    schema: str, verb: str = "", conn: Connection[Any] | AsyncConnection[Any] | None = None
+) -> Iterator[None]:
     """The database's errors as ours where they are ours; everybody else's pass through."""
     try:
         yield
     except psycopg.Error as error:
-        ours = from_sqlstate(
-            error.sqlstate, error.diag.message_primary or "", error.diag.message_detail
+        code = error.sqlstate or ("22000" if isinstance(error, psycopg.DataError) else None)
+        message = error.diag.message_primary or _first_line(error)
+        ours = translated(
+            code, message, error.diag.message_detail, schema, verb, lambda: _role_of(conn)
         )
-        if ours is not None:
-            raise ours from error
-        if isinstance(
-            error, errors.InvalidSchemaName | errors.UndefinedFunction | errors.UndefinedTable
-        ):
-            raise schema_missing(schema) from error
-        if isinstance(error, errors.LockNotAvailable):
-            raise (KeyInFlight() if verb.startswith("enqueue") else LockedOut(verb)) from error
-        if isinstance(error, errors.UntranslatableCharacter):
-            raise InvalidArgument(
-                "JSON for PostgreSQL cannot contain the character \\u0000: remove it first"
-            ) from error
-        if isinstance(error, psycopg.DataError):
-            raise InvalidArgument(
-                f"an argument is not of its type or out of its range ({_first_line(error)}); "
-                "nothing was written"
-            ) from error
-        raise
+        if ours is None:
+            raise
+        raise ours from error
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"an argument is not Unicode text ({error})") from error
+
+
+def translated(
+    code: str | None,
+    message: str,
+    detail: str | None,
+    schema: str,
+    verb: str,
+    role: Callable[[], str | None] = lambda: None,
+) -> FaultlineError | None:
+    """Our error for what any driver reports of a call, or None if it is somebody else's."""
+    match code:
+        case "3F000" | "42883" | "42P01":  # no such schema, function, table
+            return schema_missing(schema)
+        case "42501":  # insufficient_privilege
+            return NotPermitted(role(), verb, schema, _grantable(schema, verb))
+        case "55P03":  # lock_not_available
+            return KeyInFlight() if verb.startswith("enqueue") else LockedOut(verb)
+        case "22P05":  # untranslatable_character
+            return InvalidArgument(
+                "JSON for PostgreSQL cannot contain the character \\u0000: remove it first"
+            )
+        case str() if code.startswith("22"):
+            return InvalidArgument(
+                f"an argument is not of its type or out of its range ({message}); "
+                "nothing was written"
+            )
+    return from_sqlstate(code, message, detail)
+
+
+def _role_of(conn: Connection[Any] | AsyncConnection[Any] | None) -> str | None:
+    if conn is None:
+        return None
+    return conn.info.parameter_status("session_authorization") or conn.info.user
+
+
+def _grantable(schema: str, verb: str) -> list[str]:
+    """The roles that may call the verb, as the grants have it; for a view, those that may read."""
+    grants = resources.files("faultline").joinpath("sql", "roles.sql").read_text("utf-8")
+    thing = re.compile(rf"\{{schema\}}\.{verb}\b" if verb else r"\{views\}")
+    found = []
+    for grant in re.sub(r"--.*", "", grants).split(";"):
+        what, _, roles = grant.rpartition("to ")
+        if thing.search(what):
+            found += re.findall(r"\{schema\}_(\w+)", roles)
+    return [f"{schema}_{role}" for role in dict.fromkeys(found or ROLES)]
 
 
 def _first_line(error: Exception) -> str:

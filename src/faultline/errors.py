@@ -3,11 +3,19 @@
     FaultlineError
     ├── StaleLease              this attempt no longer owns its job; roll back and stop
     ├── InvalidArgument         the call itself is wrong; nothing was written
-    │   └── PayloadTooLarge
+    │   ├── PayloadTooLarge
+    │   └── WrongArguments      the task does not take these arguments (also a TypeError)
     ├── IdempotencyConflict     the key was used for another payload; nothing was written
     ├── KeyInFlight             the key is held by a transaction that is still open; try again
     ├── LockedOut               somebody is using what the call needs; nothing changed, try again
     ├── WrongIsolation          the verb needs READ COMMITTED
+    ├── NotPermitted            the role may not call this verb; which one to grant
+    ├── AppNotFound             "module:app" does not lead to an App
+    ├── DuplicateTask           two tasks of one name
+    ├── UnknownTask             the job's task is not registered in this app
+    ├── JobNotFound             no such job, or it is not this role's
+    ├── JobFailed               whoever waited for the result: the job is dead or in quarantine
+    ├── JobCancelled            whoever waited for the result: the job was cancelled
     ├── DatabaseUnavailable     nobody answers, or the server refuses the connection
     ├── ServerTooOld            PostgreSQL before 15
     ├── SchemaMismatch          the installation is missing, older or newer than this client
@@ -21,7 +29,8 @@ Errors carry their facts as attributes and say what to do next. Nothing here imp
 from __future__ import annotations
 
 import json
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 from uuid import UUID
 
 StaleReason = Literal["token_mismatch", "lease_expired"]
@@ -54,6 +63,10 @@ class InvalidArgument(FaultlineError):
 
 class PayloadTooLarge(InvalidArgument):
     """The payload is over the installation's limit; store it elsewhere and enqueue a reference."""
+
+
+class WrongArguments(InvalidArgument, TypeError):
+    """The task cannot be called with these arguments; nothing was enqueued."""
 
 
 class IdempotencyConflict(FaultlineError):
@@ -93,6 +106,80 @@ class WrongIsolation(FaultlineError):
     """claim, renew and reclaim need READ COMMITTED; a frozen snapshot would judge old leases."""
 
 
+class NotPermitted(FaultlineError):
+    """The role of this connection may not do this; the message has the grant to run."""
+
+    def __init__(self, role: str | None, verb: str, schema: str, grantable: Sequence[str]) -> None:
+        self.role = role  # None where the driver does not say
+        self.verb = verb
+        self.schema = schema
+        self.grantable = tuple(grantable)
+        who, target = (f"role {role!r}", f'"{role}"') if role else ("the role in use", "it")
+        asked = f"call {verb}" if verb else "read this"
+        wanted = ("one of " if len(grantable) > 1 else "") + ", ".join(grantable)
+        super().__init__(
+            f"{who} may not {asked} in schema {schema!r}: grant it {wanted}, e.g. "
+            f"GRANT {grantable[0]} TO {target}"
+        )
+
+
+class AppNotFound(FaultlineError):
+    """A reference such as "shop.tasks:app" does not lead to an App; the message says where."""
+
+
+class DuplicateTask(FaultlineError):
+    """Two functions are registered under one name; the message has both places."""
+
+    def __init__(self, name: str, first: str, second: str) -> None:
+        self.name = name
+        self.places = (first, second)
+        super().__init__(
+            f"task {name!r} is defined twice, in {first} and in {second}: give one of them another "
+            'name, with @app.task(name="…")'
+        )
+
+
+class UnknownTask(FaultlineError):
+    """No function of this app is registered under the name that a job asks for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"task {name!r} is not registered in this app: import the module that defines it, or "
+            "start a worker that has it"
+        )
+
+
+class JobNotFound(FaultlineError):
+    """There is no such job for this role."""
+
+    def __init__(self, job_id: UUID) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id} is not here: its enqueue was not committed (yet), it was deleted with "
+            "its month, or another role enqueued it"
+        )
+
+
+class JobFailed(FaultlineError):
+    """The job has no result: it used up its attempts, or was put into quarantine."""
+
+    def __init__(self, job_id: UUID, state: str, error: Any) -> None:
+        self.job_id = job_id
+        self.state = state
+        self.error = error
+        super().__init__(f"job {job_id} is {state}: {_said(error)}")
+
+
+class JobCancelled(FaultlineError):
+    """The job has no result: it was cancelled."""
+
+    def __init__(self, job_id: UUID, reason: str | None) -> None:
+        self.job_id = job_id
+        self.reason = reason
+        super().__init__(f"job {job_id} was cancelled{f': {reason}' if reason else ''}")
+
+
 class DatabaseUnavailable(FaultlineError):
     """No connection could be had; the message says why and what to check."""
 
@@ -111,6 +198,14 @@ class MigrationRefused(FaultlineError):
 
 class LauncherError(FaultlineError):
     """The embedded server could not be found, started, reached or stopped."""
+
+
+def _said(error: Any) -> str:
+    """The stored error in one line; workers store {"type": …, "message": …}."""
+    if isinstance(error, Mapping) and "message" in error:
+        kind = f"{error['type']}: " if "type" in error else ""
+        return f"{kind}{error['message']}"
+    return "no error was recorded" if error is None else json.dumps(error, ensure_ascii=False)
 
 
 def from_sqlstate(code: str | None, message: str, detail: str | None) -> FaultlineError | None:

@@ -7,11 +7,13 @@ at the edge. Names and fields are part of the contract. No event carries a paylo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, Literal
 from uuid import UUID
 
 from faultline.errors import StaleReason
+
+Level = Literal["debug", "info", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,50 +21,98 @@ class Event:
     """Something that happened to a worker, and usually to a job in its hands."""
 
     event: ClassVar[str]
+    level: ClassVar[Level] = "info"
     worker: str
 
     def fields(self) -> dict[str, Any]:
-        """The event as it is written: its name first, ids as text."""
-        values = {k: str(v) if isinstance(v, UUID) else v for k, v in asdict(self).items()}
-        return {"event": self.event, **values}
+        """The event as it is written: its name first, ids as text, nothing that is not known."""
+        values: dict[str, Any] = {"event": self.event}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None or field.default is MISSING:
+                values[field.name] = str(value) if isinstance(value, UUID) else value
+        return values
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseAcquired(Event):
+class JobEvent(Event):
+    """Something that happened to one attempt."""
+
+    job_id: UUID
+    token: int
+
+
+# ── the life of an attempt ───────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAcquired(JobEvent):
     """A claim gave the worker a job. `forced`: a harness chose which one."""
 
     event = "lease_acquired"
-    job_id: UUID
-    token: int
+    level = "debug"
     forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionStarted(Event):
+class ExecutionStarted(JobEvent):
     """The handler begins."""
 
     event = "execution_started"
-    job_id: UUID
-    token: int
+    level = "debug"
+    task: str | None = None
+    attempt: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class JobCompleted(Event):
+class JobCompleted(JobEvent):
     """The success was accepted and committed."""
 
     event = "job_completed"
-    job_id: UUID
-    token: int
+    task: str | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseReclaimed(Event):
-    """The worker took an expired lease away from its owner."""
+class JobFailed(JobEvent):
+    """The handler raised; the database decides whether the job is tried again."""
 
-    event = "lease_reclaimed"
-    job_id: UUID
-    token: int
-    owner: str
+    event = "job_failed"
+    level = "warning"
+    task: str
+    error: str
+    message: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSnoozed(JobEvent):
+    """The job was put off, without using up an attempt."""
+
+    event = "job_snoozed"
+    task: str
+    delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased(JobEvent):
+    """The job was handed back unfinished, to its own place in its queue."""
+
+    event = "job_released"
+    task: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled(JobEvent):
+    """The attempt ended its job as cancelled."""
+
+    event = "job_cancelled"
+    task: str
+    reason: str | None
+
+
+# ── what goes wrong ──────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +120,7 @@ class StaleWriteBlocked(Event):
     """The database refused a write, because the attempt no longer owns the job."""
 
     event = "stale_write_blocked"
+    level = "warning"
     job_id: UUID
     stale_token: int
     current_token: int | None
@@ -77,8 +128,120 @@ class StaleWriteBlocked(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseLost(JobEvent):
+    """The handler is told to stop: its lease is lost (`refused`) or may soon be (`deadline`)."""
+
+    event = "lease_lost"
+    level = "warning"
+    task: str
+    reason: Literal["refused", "deadline"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionTimedOut(JobEvent):
+    """The handler is told to stop: it ran longer than its task allows."""
+
+    event = "execution_timed_out"
+    level = "warning"
+    task: str
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerAbandoned(JobEvent):
+    """The handler was told to stop and did not; its slot is used again without waiting for it."""
+
+    event = "handler_abandoned"
+    level = "error"
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownTask(JobEvent):
+    """No task of this name is registered here; the job is put off, for a worker that knows it."""
+
+    event = "unknown_task"
+    level = "warning"
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReclaimed(JobEvent):
+    """The worker took an expired lease away from its owner."""
+
+    event = "lease_reclaimed"
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuarantined(JobEvent):
+    """The job had killed its workers as often as it may; it is parked with the evidence."""
+
+    event = "job_quarantined"
+    level = "error"
+    crashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobIsolated(JobEvent):
+    """The job's last worker died with it: it is run alone, in a process of its own."""
+
+    event = "job_isolated"
+    task: str
+    crashes: int
+
+
+# ── the worker itself ────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted(Event):
+    """The worker is connected and begins to claim."""
+
+    event = "worker_started"
+    queues: tuple[str, ...]
+    concurrency: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDraining(Event):
+    """The worker was asked to end: it claims nothing more and waits for what runs."""
+
+    event = "worker_draining"
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLost(Event):
+    """The database cannot be reached; the worker keeps what it can and tries again."""
+
+    event = "database_lost"
+    level = "warning"
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseBack(Event):
+    """The database answers again."""
+
+    event = "database_back"
+    away_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessDied(Event):
+    """A child of the worker ended without being asked; its leases were ended at once."""
+
+    event = "process_died"
+    level = "error"
+    status: int
+    reclaimed: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerExit(Event):
-    """The worker ends, and why: success, stale, …"""
+    """The worker ends, and why: success, stale, drained, stuck, …"""
 
     event = "worker_exit"
     reason: str
@@ -90,7 +253,22 @@ CATALOGUE: tuple[type[Event], ...] = (
     LeaseAcquired,
     ExecutionStarted,
     JobCompleted,
-    LeaseReclaimed,
+    JobFailed,
+    JobSnoozed,
+    JobReleased,
+    JobCancelled,
     StaleWriteBlocked,
+    LeaseLost,
+    ExecutionTimedOut,
+    HandlerAbandoned,
+    UnknownTask,
+    LeaseReclaimed,
+    JobQuarantined,
+    JobIsolated,
+    WorkerStarted,
+    WorkerDraining,
+    DatabaseLost,
+    DatabaseBack,
+    ProcessDied,
     WorkerExit,
 )

@@ -1,0 +1,145 @@
+"""The caller's own connection: an enqueue joins its transaction, and lives or dies with it.
+
+psycopg connections, and SQLAlchemy sessions and connections with any driver, sync and async; found
+by their classes' names, since neither library may be imported for the other's users. All calls go
+as one statement, so that they are one unit even on a connection that commits by itself. Nothing is
+committed, retried or closed here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+from faultline.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from faultline.call import Call
+
+Kind = Literal["psycopg", "psycopg async", "sqlalchemy", "sqlalchemy async"]
+_KINDS: dict[tuple[str, str], Kind] = {
+    ("psycopg", "Connection"): "psycopg",
+    ("psycopg", "AsyncConnection"): "psycopg async",
+    ("sqlalchemy", "Connection"): "sqlalchemy",
+    ("sqlalchemy", "Session"): "sqlalchemy",
+    ("sqlalchemy", "scoped_session"): "sqlalchemy",
+    ("sqlalchemy", "AsyncConnection"): "sqlalchemy async",
+    ("sqlalchemy", "AsyncSession"): "sqlalchemy async",
+    ("sqlalchemy", "async_scoped_session"): "sqlalchemy async",
+}
+
+
+def run(connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+    """Run the calls in the caller's transaction; their answers."""
+    if kind_of(connection, calls[0].schema) == "psycopg":
+        from faultline.call import together
+
+        return together(calls).run(connection)
+    _insist(connection, calls[0].schema, "sqlalchemy", "enqueue", "aenqueue")
+    with _translated(calls[0]):
+        return _answers(calls, connection.execute(_statement(calls)).one())
+
+
+async def arun(connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+    """As `run`, for asyncio."""
+    if kind_of(connection, calls[0].schema) == "psycopg async":
+        from faultline.call import together
+
+        return await together(calls).arun(connection)
+    _insist(connection, calls[0].schema, "sqlalchemy async", "aenqueue", "enqueue")
+    with _translated(calls[0]):
+        return _answers(calls, (await connection.execute(_statement(calls))).one())
+
+
+def kind_of(connection: Any, schema: str) -> Kind:
+    """What the caller has given us, or InvalidArgument saying what can be given."""
+    for ancestor in type(connection).__mro__:
+        key = ancestor.__module__.partition(".")[0], ancestor.__name__
+        if key in _KINDS:
+            return _KINDS[key]
+    raise InvalidArgument(
+        f"connection is of type {type(connection).__qualname__}: give a psycopg Connection or "
+        "AsyncConnection, or a SQLAlchemy Session, Connection, AsyncSession or AsyncConnection; "
+        f"with any other driver, run SELECT {schema}.enqueue('task', '{{…}}') in your transaction"
+    )
+
+
+def _insist(connection: Any, schema: str, wanted: Kind, here: str, there: str) -> None:
+    if kind_of(connection, schema) != wanted:
+        name = type(connection).__qualname__
+        word = "await " if there.startswith("a") else ""
+        raise InvalidArgument(
+            f"connection is of type {name}, which {here} cannot use: call {word}{there} with it"
+        )
+
+
+# ── SQLAlchemy: every parameter as text with a cast, every answer as text, so that drivers agree ─
+
+
+def _statement(calls: Sequence[Call[Any]]) -> Any:
+    from sqlalchemy import String, bindparam, text
+
+    parameters = [value for call in calls for value in call.parameters]
+    numbers = iter(range(len(parameters)))
+
+    def named(mark: re.Match[str]) -> str:
+        number = next(numbers)
+        return f"cast(:p{number} as {mark[1] or _sql_type(parameters[number])})"
+
+    columns = [f"cast({call.function} as text)" for call in calls]
+    rendered = re.sub(r"%s(?:::(\w+(?:\[\])?))?", named, f"select {', '.join(columns)}")
+    values = [bindparam(f"p{n}", _text(v), String()) for n, v in enumerate(parameters)]
+    return text(rendered).bindparams(*values)
+
+
+def _sql_type(value: Any) -> str:
+    return "uuid" if isinstance(value, UUID) else "text"
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "{" + ",".join(_element(item) for item in value) + "}"
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _element(item: Any) -> str:
+    if item is None:
+        return "null"
+    escaped = str(item).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _answers(calls: Sequence[Call[Any]], row: Sequence[str]) -> list[Any]:
+    return [call.read([(_ids(text),)]) for call, text in zip(calls, row, strict=True)]
+
+
+def _ids(text: str) -> UUID | list[UUID]:
+    if text.startswith("{"):
+        return [UUID(part) for part in text.strip("{}").split(",") if part]
+    return UUID(text)
+
+
+@contextmanager
+def _translated(call: Call[Any]) -> Iterator[None]:
+    from sqlalchemy.exc import DBAPIError
+
+    from faultline.call import translated
+
+    try:
+        yield
+    except DBAPIError as error:
+        original: Any = error.orig
+        code = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+        facts = getattr(original, "diag", None) or original.__cause__  # asyncpg's own is the cause
+        message = getattr(facts, "message_primary", None) or getattr(facts, "message", None)
+        detail = getattr(facts, "message_detail", None) or getattr(facts, "detail", None)
+        ours = translated(code, message or str(original), detail, call.schema, call.verb)
+        if ours is None:
+            raise
+        raise ours from error

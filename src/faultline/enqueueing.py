@@ -1,0 +1,302 @@
+"""How jobs of one task are sent: options, one at a time or in bulk, sync and async.
+
+`Enqueues` is what a `Task` and `task.options(…)` have in common. A batch is grouped by its options
+into as few calls as possible, and sent as one statement: all of it or nothing. Nothing here opens a
+connection; the producer does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+
+from faultline.errors import InvalidArgument, WrongArguments
+from faultline.handle import Job
+from faultline.plain import Misfit, as_it_is, described
+from faultline.retry import Backoff, as_seconds
+
+if TYPE_CHECKING:
+    from faultline.call import Call
+    from faultline.producer import Producer
+    from faultline.task import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CHUNK = 5_000  # jobs a call: one JSON array of them stays small beside the server's memory
+
+
+class Options(TypedDict, total=False):
+    """What an enqueue may say about its job; None stands for the task's own value."""
+
+    queue: str | None
+    priority: int | None
+    """Higher runs first."""
+    delay_seconds: float | timedelta | None
+    run_at: datetime | None
+    idempotency_key: str | None
+    """A second enqueue of this task under the same key gives the first one's job."""
+    headers: Mapping[str, Any] | None
+    """JSON that travels with the job, beside its arguments."""
+    max_attempts: int | None
+    max_crashes: int | None
+    lease_seconds: float | None
+    retry: Backoff | None
+    notify: bool | None
+    """False for a transaction that will be PREPAREd: NOTIFY cannot be part of one."""
+    connection: Any
+    """Join the transaction of this connection: psycopg's or SQLAlchemy's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[R]):
+    """One job of a batch with options of its own; made by `task.options(…).item(…)`."""
+
+    task: Task[..., R]
+    payload: dict[str, Any]
+    options: Mapping[str, Any]
+
+
+class Enqueues(Generic[P, R]):
+    """The ways to send a job of a task."""
+
+    _task: Task[P, R]
+    _options: Mapping[str, Any]
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Enqueue one job. Blocks for a round trip; inside an event loop, await `aenqueue`."""
+        payload = self._task.arguments.dump(args, kwargs)
+        return self._task.job(send_one(self._producer, self._task.name, payload, self._all()))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """As `enqueue`, for asyncio."""
+        payload = self._task.arguments.dump(args, kwargs)
+        sent = await asend_one(self._producer, self._task.name, payload, self._all())
+        return self._task.job(sent)
+
+    def enqueue_many(self, items: Iterable[Mapping[str, Any] | Item[R]]) -> list[Job[R]]:
+        """Enqueue many jobs, all or none; answers in the order given.
+
+        An item is a dict of arguments, or `task.options(…).item(…)` with options of its own.
+        """
+        batch = Batch(self._task, self._options, items)
+        ids = batch.ids(self._producer.send(batch.calls, batch.connection))
+        return [self._task.job(job_id) for job_id in ids]
+
+    async def aenqueue_many(self, items: Iterable[Mapping[str, Any] | Item[R]]) -> list[Job[R]]:
+        """As `enqueue_many`, for asyncio."""
+        batch = Batch(self._task, self._options, items)
+        ids = batch.ids(await self._producer.asend(batch.calls, batch.connection))
+        return [self._task.job(job_id) for job_id in ids]
+
+    def item(self, *args: P.args, **kwargs: P.kwargs) -> Item[R]:
+        """One job for `enqueue_many`."""
+        return Item(self._task, self._task.arguments.dump(args, kwargs), self._options)
+
+    def options(self, **options: Unpack[Options]) -> Enqueues[P, R]:
+        """The same task with options for the next enqueue, e.g. `idempotency_key="order-7"`."""
+        changed = Enqueues[P, R]()
+        changed._task = self._task
+        changed._options = {**self._options, **checked(options)}
+        return changed
+
+    @property
+    def _producer(self) -> Producer:
+        return self._task.producer
+
+    def _all(self) -> dict[str, Any]:
+        return {**self._task.defaults, **self._options}
+
+
+class Batch:
+    """Many jobs of one task as calls, and the answers of these in the order of the jobs."""
+
+    def __init__(
+        self,
+        task: Task[..., Any],
+        options: Mapping[str, Any],
+        items: Iterable[Mapping[str, Any] | Item[Any]],
+    ) -> None:
+        if "idempotency_key" in options:
+            raise InvalidArgument(
+                "idempotency_key names one job, not a batch: give each item its own, with "
+                f"{task.name}.options(idempotency_key=…).item(…)"
+            )
+        self._task = task
+        self.connection = options.get("connection")
+        common = {**task.defaults, **options}
+        groups = _Groups()
+        most = groups.of(common)  # most items have no options of their own
+        for number, item in enumerate(items):
+            payload, own = self._read(number, item)
+            merged = {**common, **own} if own else common
+            group = groups.of(merged) if own else most
+            group.add(number, payload, merged.get("idempotency_key"))
+        self._chunks = [chunk for group in groups.values() for chunk in group.chunks()]
+
+    def calls(self, producer: Producer) -> list[Call[Any]]:
+        """The calls, with new ids; the fewest there can be."""
+        return [
+            producer.verbs.enqueue_many(
+                self._task.name,
+                [producer.ids() for _ in chunk.payloads],
+                chunk.payloads,
+                idempotency_keys=chunk.keys if any(chunk.keys) else None,
+                **chunk.options,
+            )
+            for chunk in self._chunks
+        ]
+
+    def ids(self, answers: list[list[Any]]) -> list[Any]:
+        """The ids in force, in the order in which the jobs were given."""
+        found: dict[int, Any] = {}
+        for chunk, ids in zip(self._chunks, answers, strict=True):
+            found.update(zip(chunk.numbers, ids, strict=True))
+        return [found[number] for number in sorted(found)]
+
+    def _read(self, number: int, item: Any) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        if isinstance(item, Item):
+            if item.task is not self._task:
+                raise WrongArguments(
+                    f"item {number} is one of task {item.task.name!r}, this is {self._task.name!r}"
+                )
+            if "connection" in item.options:
+                raise InvalidArgument(f"item {number} has a connection: give it to the whole batch")
+            return item.payload, item.options
+        if not isinstance(item, Mapping):
+            raise WrongArguments(
+                f"item {number} is {item!r:.60}: give a dict with the arguments, or "
+                f"{self._task.name}.item(…)"
+            )
+        try:
+            return self._task.arguments.dump((), item), {}
+        except InvalidArgument as error:
+            raise type(error)(f"item {number}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Jobs that share their options."""
+
+    options: dict[str, Any]
+    numbers: list[int]
+    payloads: list[Any]
+    keys: list[str | None]
+
+    def add(self, number: int, payload: Any, key: str | None) -> None:
+        self.numbers.append(number)
+        self.payloads.append(payload)
+        self.keys.append(key)
+
+    def chunks(self) -> list[_Group]:
+        """In pieces that one call may carry."""
+        pieces = [slice(n, n + CHUNK) for n in range(0, len(self.numbers), CHUNK)]
+        return [
+            _Group(self.options, self.numbers[piece], self.payloads[piece], self.keys[piece])
+            for piece in pieces
+        ]
+
+
+class _Groups(dict[str, _Group]):
+    """The fewest groups that the items can be in."""
+
+    def of(self, options: Mapping[str, Any]) -> _Group:
+        shared = {k: v for k, v in verb_options(options).items() if k != "idempotency_key"}
+        return self.setdefault(repr(sorted(shared.items())), _Group(shared, [], [], []))
+
+
+def send_one(producer: Producer, task: str, payload: Any, options: Mapping[str, Any]) -> Any:
+    """Enqueue one job with options that are `checked`; the id in force."""
+    return producer.send(_one(task, payload, options), options.get("connection"))[0]
+
+
+async def asend_one(producer: Producer, task: str, payload: Any, options: Mapping[str, Any]) -> Any:
+    """As `send_one`, for asyncio."""
+    return (await producer.asend(_one(task, payload, options), options.get("connection")))[0]
+
+
+def _one(
+    task: str, payload: Any, options: Mapping[str, Any]
+) -> Callable[[Producer], list[Call[Any]]]:
+    def calls(producer: Producer) -> list[Call[Any]]:
+        named = verb_options(options)
+        return [producer.verbs.enqueue(task, payload, job_id=producer.ids(), **named)]
+
+    return calls
+
+
+# ── options ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given, or InvalidArgument naming the one that cannot be."""
+    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+        raise InvalidArgument(
+            f"unknown option {', '.join(unknown)}: the options are "
+            f"{', '.join(Options.__annotations__)}"
+        )
+    return {name: _check(name, value) for name, value in options.items() if value is not None}
+
+
+def _check(name: str, value: Any) -> Any:
+    if name == "delay_seconds":
+        return as_seconds(f"option {name}", value)
+    if name == "headers":
+        return _headers(value)
+    fits, words = _RULES[name]
+    if not fits(value):
+        raise InvalidArgument(f"option {name} is {value!r:.80}, it must be {words}")
+    return value
+
+
+def _headers(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"option headers is {value!r:.80}, it must be a dict")
+    try:
+        return as_it_is(dict(value))
+    except (Misfit, RecursionError) as error:
+        raise InvalidArgument(f"option headers{described(error)}: headers are JSON") from error
+
+
+def verb_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Checked options under the names that the database's functions have for them."""
+    named = {k: v for k, v in options.items() if k not in ("connection", "retry")}
+    if (backoff := options.get("retry")) is not None:
+        named |= {"backoff_seconds": backoff.base, "backoff_cap_seconds": backoff.cap}
+    return named
+
+
+def _is_count(value: Any) -> bool:
+    return _is_integer(value) and value >= 1
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**31) <= value < 2**31
+
+
+def _is_lease(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0.001 <= value <= 1e6
+
+
+# Where the database has a rule, it is the same one: here it is only found out sooner.
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "queue": (lambda v: isinstance(v, str) and 1 <= len(v) <= 128, "text of 1 to 128 characters"),
+    "priority": (_is_integer, "a whole number; higher runs first"),
+    "run_at": (
+        lambda v: isinstance(v, datetime) and v.tzinfo is not None,
+        "a datetime with a time zone, e.g. with tzinfo=UTC",
+    ),
+    "idempotency_key": (
+        lambda v: isinstance(v, str) and 1 <= len(v) <= 255,
+        "text of 1 to 255 characters",
+    ),
+    "max_attempts": (_is_count, "a whole number from 1"),
+    "max_crashes": (_is_count, "a whole number from 1"),
+    "lease_seconds": (_is_lease, "seconds from 0.001 to 1e6"),
+    "retry": (lambda v: isinstance(v, Backoff), "a Backoff, e.g. Backoff(base=2, cap=300)"),
+    "notify": (lambda v: isinstance(v, bool), "True or False"),
+    "connection": (lambda _: True, "a connection"),
+}

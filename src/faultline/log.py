@@ -1,0 +1,174 @@
+"""The log of a worker: its events as lines, for a person or for a machine.
+
+    emit = log_to(sys.stdout, "text")       in colour, if that is a terminal which wants it
+    emit = log_to(sys.stdout, "json")
+
+One event is one line, written whole and flushed at once, from any thread. Nothing that an event
+carries can start a second line or move a cursor. A log that cannot be written, because its reader
+has gone or the disk is full, does not stop a job.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from faultline.config import colours_wanted
+
+if TYPE_CHECKING:
+    from faultline.events import Emit, Event, Level
+
+LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
+
+_STYLES = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m"}
+_DIM, _RESET = "\x1b[2m", "\x1b[0m"
+
+# What each event says to a person; where a field is missing, its name and fields are enough.
+_SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "lease_acquired": lambda _: "claimed",
+    "execution_started": lambda f: f"started{_counted(' (attempt ', f.get('attempt'), ')')}",
+    "job_completed": lambda f: f"done{_seconds(' in ', f.get('seconds'))}",
+    "job_failed": lambda f: f"failed: {f['error']}: {f['message']}",
+    "job_snoozed": lambda f: f"snoozed for {_number(f['delay_seconds'])} s",
+    "job_released": lambda f: f"handed back: {f['reason']}",
+    "job_cancelled": lambda f: f"cancelled{_counted(': ', f.get('reason'))}",
+    "stale_write_blocked": lambda f: (
+        f"REFUSED by the database: token {f['stale_token']} is stale, "
+        f"the job is at {f['current_token']} ({f['reason']})"
+    ),
+    "lease_lost": lambda f: f"lease lost ({f['reason']}): the handler is told to stop",
+    "execution_timed_out": lambda f: f"timed out after {_number(f['timeout_seconds'])} s",
+    "handler_abandoned": lambda _: "did not stop when told to: given up",
+    "unknown_task": lambda _: "no task of this name is registered here: put off",
+    "lease_reclaimed": lambda f: f"taken over from {f['owner']}, whose lease had ended",
+    "job_quarantined": lambda f: f"quarantined after {f['crashes']} crashes",
+    "job_isolated": lambda f: f"runs alone, after {f['crashes']} crashes",
+    "worker_started": lambda f: (
+        f"worker {f['worker']} serves {', '.join(f['queues'])}; {f['concurrency']} jobs at once"
+    ),
+    "worker_draining": lambda f: f"worker {f['worker']} takes no more; {f['running']} running",
+    "database_lost": lambda f: f"database lost: {f['error']}",
+    "database_back": lambda f: f"database back after {_number(f['away_seconds'])} s",
+    "process_died": lambda f: (
+        f"process of {f['worker']} died ({f['status']}); {f['reclaimed']} jobs taken back"
+    ),
+    "worker_exit": lambda f: f"worker {f['worker']} ends: {f['reason']}",
+}
+
+
+def log_to(file: TextIO, form: Literal["text", "json"] = "text", level: Level = "info") -> Emit:
+    """Where a worker's events go: lines of text or of JSON, from this level on."""
+    if form == "json":
+        return JsonLog(file, level)
+    return TerminalLog(file, wants_colours(file), level)
+
+
+def wants_colours(file: TextIO) -> bool:
+    """Whether it is a terminal, and the environment does not say no."""
+    return file.isatty() and colours_wanted()
+
+
+class TerminalLog:
+    """One readable line an event: time, task, job and token, and what happened."""
+
+    def __init__(self, file: TextIO, colour: bool = False, level: Level = "info") -> None:
+        self._lines = _Lines(file)
+        self._colour = colour
+        self._level = LEVELS.index(level)
+
+    def __call__(self, event: Event) -> None:
+        """Write it, unless it is below the level."""
+        if LEVELS.index(event.level) < self._level:
+            return
+        at = datetime.now(UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        said = printable(sentence(event))
+        if self._colour:
+            style = _STYLES[event.level]
+            self._lines.write(f"{_DIM}{at}{_RESET}  {style}{said}{_RESET if style else ''}")
+        else:
+            self._lines.write(f"{at}  {event.level:<7}  {said}")
+
+
+class JsonLog:
+    """One JSON object a line: `at` (UTC), then the event's own fields, `event` first."""
+
+    def __init__(self, file: TextIO, level: Level = "debug") -> None:
+        self._lines = _Lines(file)
+        self._level = LEVELS.index(level)
+
+    def __call__(self, event: Event) -> None:
+        """Write it, unless it is below the level."""
+        if LEVELS.index(event.level) >= self._level:
+            at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+            fields = {"at": at, **event.fields(), "level": event.level}
+            self._lines.write(json.dumps(fields, default=str))
+
+
+def sentence(event: Event) -> str:
+    """The event in words; its name and fields where there are no words for it."""
+    fields = event.fields()
+    words = _SENTENCES.get(event.event)
+    try:
+        said = words(fields) if words is not None else _generic(fields)
+    except KeyError:
+        said = _generic(fields)
+    if (job_id := fields.get("job_id")) is None:
+        return said
+    token = fields.get("token", fields.get("stale_token"))
+    return f"{job_id} #{token}  {_counted('', fields.get('task'), '  ')}{said}"
+
+
+def printable(text: str) -> str:
+    """The text on one line, with what a terminal would act on written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class _Lines:
+    """Whole lines to a file, from several threads."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+
+    def write(self, line: str) -> None:
+        encoding = self._file.encoding or "utf-8"
+        line = line.encode(encoding, "backslashreplace").decode(encoding)
+        # ValueError: the file was closed, as at the end of a process.
+        with self._lock, suppress(OSError, ValueError):
+            self._file.write(line + "\n")
+            self._file.flush()
+
+
+def _generic(fields: dict[str, Any]) -> str:
+    shown = {"event", "job_id", "token", "stale_token", "task"}
+    rest = [f"{name}={_value(value)}" for name, value in fields.items() if name not in shown]
+    return " ".join([fields["event"], *rest])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value)
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if " " in text or not text else text
+
+
+def _counted(before: str, value: Any, after: str = "") -> str:
+    return "" if value is None else f"{before}{value}{after}"
+
+
+def _seconds(before: str, seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 1:
+        return f"{before}{seconds * 1000:.0f} ms"
+    return f"{before}{seconds:.2f} s"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"

@@ -1,0 +1,81 @@
+"""The worker: claims jobs, runs their handlers, keeps their leases, settles their endings.
+
+    claim → execute (renew …) → settle        each step one call of `faultline.protocol`
+
+    worker       one process, put together; signals and draining
+    pump         the main loop: settle what has ended, claim what there is room for, wait
+    lanes        where it claims, in which order
+    execution    runs handlers: on the loop, in threads (threads), or alone (alone)
+    endings      what a handler did, as the verb that writes it
+    settler      writes endings, in groups, each once
+    attempt      one job in hand, and its deadline by the worker's own clock
+    keeper       a thread of its own: renews leases, tells handlers to stop
+    reconciler   takes over what expired, promotes what is due, listens
+    session      a connection whose every call is bounded in time; outage: what to do without one
+    parent       several processes; child: one of them
+
+Nothing here decides whether a write is accepted: the database does. The worker's clock only makes
+it stop early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from faultline.errors import InvalidArgument
+from faultline.events import Emit
+from faultline.log import log_to
+from faultline.reference import reference_of
+from faultline.worker.child import Spec
+from faultline.worker.options import WorkerOptions
+from faultline.worker.parent import Parent
+from faultline.worker.worker import Worker, worker_name
+
+if TYPE_CHECKING:
+    from faultline.app import App
+
+__all__ = ["Worker", "WorkerOptions", "arun", "run"]
+
+
+def run(
+    app: App,
+    options: WorkerOptions | None = None,
+    emit: Emit | None = None,
+    *,
+    reference: str | None = None,
+) -> int:
+    """Run a worker, or several processes of it, until SIGTERM or Ctrl-C; the exit status."""
+    options = options or WorkerOptions()
+    if options.processes == 1:
+        return asyncio.run(Worker(app, options, emit, reference=reference).main())
+    reference = reference or reference_of(app)
+    if reference is None:
+        raise InvalidArgument(
+            "several processes need an app that they can import: make it a global of a module, or "
+            "run `faultline worker module:app --processes N`"
+        )
+    name = options.name or worker_name()
+    spec = Spec(reference, replace(options, queues=options.queues or tuple(app.queues)))
+    emit = emit or log_to(sys.stdout, options.log, options.log_level)
+
+    async def main() -> int:
+        return await Parent(name, app.url, app.schema, spec, emit).main()
+
+    return asyncio.run(main())
+
+
+async def arun(app: App, options: WorkerOptions | None = None, emit: Emit | None = None) -> int:
+    """Run a worker inside the caller's event loop; cancel it to end it."""
+    worker = Worker(app, options, emit)
+    worker.prepare()
+    running = asyncio.ensure_future(worker.run())
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        worker.drain()
+        worker.drain()
+        await running
+        raise

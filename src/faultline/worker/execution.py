@@ -1,0 +1,165 @@
+"""Running handlers: async ones on this event loop, sync ones in threads, suspects alone.
+
+`start` begins an attempt and returns; when its handler ends, however it ends, `on_end` gets its
+ending, once. A handler that was told to stop and does not is given up with `abandon`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from faultline.events import Emit, ExecutionStarted, HandlerAbandoned, JobIsolated, UnknownTask
+from faultline.worker.alone import Alone
+from faultline.worker.attempt import Attempt
+from faultline.worker.endings import (
+    Abandoned,
+    Ending,
+    Failed,
+    Released,
+    Snoozed,
+    describe,
+    ending_of,
+)
+from faultline.worker.threads import Threads
+
+UNKNOWN_TASK_SECONDS = 60.0  # the longest pause before an unknown task is offered again
+
+
+class Execution:
+    """The handlers of one worker that are running now."""
+
+    def __init__(
+        self, worker: str, emit: Emit, on_end: Callable[[Ending], None], alone: Alone | None
+    ) -> None:
+        self._worker = worker
+        self._emit = emit
+        self._on_end = on_end
+        self._alone = alone
+        self._threads = Threads(f"faultline-{worker}")
+        self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself keeps only weak references
+        self._loop = asyncio.get_running_loop()
+        self.running = 0
+        self.abandoned = 0  # threads that did not end when told to
+
+    def start(self, attempt: Attempt) -> None:
+        """Begin the attempt; its ending comes later, through `on_end`."""
+        self.running += 1
+        attempt.started_at = time.monotonic()
+        if attempt.task is None:
+            self._emit(UnknownTask(self._worker, *attempt.key, attempt.lease.task))
+            pause = min(2.0 ** min(attempt.lease.snoozes, 10), UNKNOWN_TASK_SECONDS)
+            return self._end(attempt, Snoozed(attempt, pause))
+        if attempt.lease.last_chance and self._alone is not None:
+            return self._start_alone(attempt, self._alone)
+        self._emit(self._started(attempt))
+        try:
+            arguments = attempt.task.load_arguments(attempt.lease.payload)
+        except Exception as error:  # also whatever a user's own type raises when it is built
+            return self._end(attempt, Failed(attempt, describe(error)))
+        if attempt.task.wants_context:
+            call = _with_context(attempt.task.handler, attempt.context, arguments)
+        else:
+            call = _plain(attempt.task.handler, arguments)
+        return (self._start_async if attempt.task.is_async else self._start_sync)(attempt, call)
+
+    def abandon(self, attempt: Attempt) -> None:
+        """It was told to stop and did not: use its slot for others."""
+        if attempt.done or (attempt.running is not None and attempt.running.done()):
+            return
+        if attempt.told != "shutdown":
+            self.abandoned += attempt.running is None  # a thread
+            self._emit(HandlerAbandoned(self._worker, *attempt.key, attempt.lease.task))
+        self._finish(attempt, Abandoned(), None)
+
+    def stop(self) -> None:
+        """Let go of the threads that are idle."""
+        self._threads.stop()
+
+    def _started(self, attempt: Attempt) -> ExecutionStarted:
+        lease = attempt.lease
+        return ExecutionStarted(self._worker, *attempt.key, lease.task, lease.attempts + 1)
+
+    def _start_async(self, attempt: Attempt, call: Callable[[], Any]) -> None:
+        task = self._loop.create_task(_coroutine(call))
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled():
+                self._finish(attempt, asyncio.CancelledError(), None)
+            else:
+                error = task.exception()
+                if isinstance(error, _Raised):
+                    error = error.__cause__
+                self._finish(attempt, error, None if error else task.result())
+
+        def interrupt() -> None:
+            if not attempt.done:
+                task.cancel()
+
+        attempt.running = task
+        attempt.interrupt = lambda: self._soon(interrupt)
+        task.add_done_callback(ended)
+
+    def _start_sync(self, attempt: Attempt, call: Callable[[], Any]) -> None:
+        def work() -> None:
+            try:
+                returned, raised = call(), None
+            except BaseException as error:
+                returned, raised = None, error
+            self._soon(self._finish, attempt, raised, returned)
+
+        self._threads.run(work)
+
+    def _start_alone(self, attempt: Attempt, alone: Alone) -> None:
+        lease = attempt.lease
+        self._emit(JobIsolated(self._worker, *attempt.key, lease.task, lease.crashes))
+        task = self._loop.create_task(alone.run(attempt))
+        attempt.running = task
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[Ending]) -> None:
+            self._tasks.discard(task)
+            if (error := task.exception()) is not None:  # no process could be started
+                self._end(attempt, Released(attempt, str(error)))
+            else:
+                self._end(attempt, task.result())
+
+        task.add_done_callback(ended)
+
+    def _finish(self, attempt: Attempt, raised: BaseException | None, returned: Any) -> None:
+        if not attempt.done:
+            self._end(attempt, ending_of(attempt, raised, returned))
+
+    def _end(self, attempt: Attempt, ending: Ending) -> None:
+        attempt.done = True
+        self.running -= 1
+        self._on_end(ending)
+
+    def _soon(self, function: Callable[..., None], *arguments: Any) -> None:
+        """On the loop's thread; nothing, if the loop has been closed over a thread left behind."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+class _Raised(Exception):
+    """Carries what asyncio would not let pass through a task: SystemExit, KeyboardInterrupt."""
+
+
+async def _coroutine(call: Callable[[], Any]) -> Any:
+    try:
+        return await call()
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise _Raised from error
+
+
+def _with_context(handler: Callable[..., Any], context: Any, arguments: dict[str, Any]) -> Any:
+    return lambda: handler(context, **arguments)
+
+
+def _plain(handler: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    return lambda: handler(**arguments)

@@ -1,0 +1,251 @@
+"""The lease keeper: a thread with an event loop and connections of its own.
+
+It renews what is past a third of its lease, tells handlers to stop (their lease is lost, or about
+to be; they run too long; somebody cancelled them), passes on their progress, and says that the
+worker is alive. A handler that blocks the worker's own loop for several leases keeps its lease.
+
+It never runs a handler and never writes an ending, but one: when the worker's loop itself is stuck
+in a handler that is past its timeout, nobody else is left to do it, and the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from faultline.errors import FaultlineError
+from faultline.events import Emit, ExecutionTimedOut, HandlerAbandoned, LeaseLost, WorkerExit
+from faultline.jobs import Renewal
+from faultline.protocol import Protocol
+from faultline.worker.attempt import ABANDON_SECONDS, Attempt, Hands
+from faultline.worker.endings import Abandoned, ending_of
+from faultline.worker.outage import Outage
+from faultline.worker.reconciler import Reconciler, nothing
+from faultline.worker.session import Session, Unavailable
+
+BEAT_SECONDS = 10.0
+TICK_SECONDS = 1.0  # how long it sleeps at most
+CALL_SECONDS = 10.0
+STUCK = 75  # exit status of a process that gave up on a handler which would not end
+REPORT_SECONDS = 0.5  # progress is passed on at most so often
+GOODBYE_SECONDS = 5.0
+
+
+class Keeper:
+    """Keeps the attempts in a worker's hands."""
+
+    def __init__(
+        self,
+        worker: str,
+        url: str,
+        verbs: Protocol,
+        hands: Hands,
+        emit: Emit,
+        *,
+        beat: Callable[[], tuple[list[str], dict[str, Any]]] | None,
+        abandon: Callable[[Attempt], None],
+        beside: Reconciler,
+    ) -> None:
+        self._worker = worker
+        self._verbs = verbs
+        self._hands = hands
+        self._emit = emit
+        self._beat = beat  # who the worker is and what it does; None: nobody is to know
+        self._abandon = abandon  # gives a handler up, on the worker's loop
+        self._beside = beside  # runs on this loop too
+        self._url = url
+        self._session = Session(url, verbs.schema)
+        self._outage = Outage(worker, nothing)
+        self._beat_at = 0.0 if beat is not None else math.inf
+        self._report_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="faultline-keeper", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._look = asyncio.Event()  # something new to look at
+        self._ask = asyncio.Event()  # something to ask the database
+        self._main: asyncio.Task[None] | None = None
+        self._giving_up: asyncio.Task[None] | None = None
+        self._ready = threading.Event()
+
+    # ── from the worker's thread ─────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Begin to keep."""
+        self._thread.start()
+        self._ready.wait()
+
+    def wake(self) -> None:
+        """There is something new in the hands."""
+        self._soon(self._woken)
+
+    def ask_about(self, job_id: UUID) -> None:
+        """Renew this job's lease now: the answer says whether somebody cancelled it."""
+        for attempt in self._hands.of(job_id):
+            attempt.renew_at = 0.0
+        self.wake()
+
+    def stop(self) -> None:
+        """End the thread; what is in hand is no longer kept."""
+        if self._thread.is_alive():  # else it was never started
+            self._soon(lambda: self._main.cancel() if self._main else None)
+            self._thread.join(CALL_SECONDS)
+
+    def _woken(self) -> None:
+        self._look.set()
+        self._ask.set()
+
+    def _soon(self, function: Callable[[], Any]) -> None:
+        with suppress(RuntimeError):  # its loop is closed
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(function)
+
+    # ── in its own thread ────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            asyncio.run(self._keep())
+
+    async def _keep(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        self._ready.set()
+        beside = self._loop.create_task(self._beside.run())
+        renewing = self._loop.create_task(self._renew_forever())
+        try:
+            await self._watch_forever()
+        finally:
+            for task in (beside, renewing):
+                task.cancel()
+            await asyncio.gather(beside, renewing, return_exceptions=True)
+            await self._say_goodbye()
+            await self._session.close()
+
+    async def _watch_forever(self) -> None:
+        """Look at every attempt when its next moment comes. Never waits for the database."""
+        while True:
+            now = time.monotonic()
+            moments = [self._look_at(attempt, now) for attempt in self._hands.all()]
+            pause = min([TICK_SECONDS, *(moment - now for moment in moments)])
+            await _wait_for(self._look, pause)
+
+    def _look_at(self, attempt: Attempt, now: float) -> float:
+        """Tell its handler to stop if it is time; answers with when to look again."""
+        later = now + TICK_SECONDS
+        if attempt.done or attempt.alone:
+            return later
+        if attempt.abandon_at is not None:
+            return self._insist(attempt, attempt.abandon_at, now)
+        timeout_at = attempt.timeout_at
+        if timeout_at is not None and now >= timeout_at:
+            assert attempt.task is not None
+            seconds = attempt.task.timeout_seconds or 0.0
+            if attempt.tell("timeout"):
+                task = attempt.lease.task
+                self._emit(ExecutionTimedOut(self._worker, *attempt.key, task, seconds))
+        elif now >= attempt.deadline and attempt.tell("deadline"):
+            self._emit(LeaseLost(self._worker, *attempt.key, attempt.lease.task, "deadline"))
+        return min(attempt.deadline, timeout_at or later, later)
+
+    def _insist(self, attempt: Attempt, abandon_at: float, now: float) -> float:
+        """It was told. Give it up when its time is over; and the process, if even that fails."""
+        if now < abandon_at:
+            return abandon_at
+        if now < abandon_at + ABANDON_SECONDS or attempt.told != "timeout":
+            self._abandon(attempt)
+            return now + TICK_SECONDS
+        self._giving_up = self._giving_up or asyncio.ensure_future(self._give_up(attempt))
+        return now + TICK_SECONDS
+
+    async def _renew_forever(self) -> None:
+        """Renew, report and beat, each when it is due; through outages, with growing pauses."""
+        while True:
+            try:
+                next_at = await self._round()
+                self._outage.over()
+                await _wait_for(self._ask, next_at - time.monotonic())
+            except (Unavailable, psycopg.Error, FaultlineError, TimeoutError) as error:
+                await self._outage.wait(error)
+
+    async def _round(self) -> float:
+        now = time.monotonic()
+        kept = [attempt for attempt in self._hands.all() if not attempt.alone]
+        if due := [attempt for attempt in kept if attempt.renew_at <= now]:
+            await self._renew(due)
+        if now >= self._report_at and (told := [a for a in kept if a.report is not None]):
+            self._report_at = now + REPORT_SECONDS
+            await self._report(told)
+        if self._beat is not None and now >= self._beat_at:
+            queues, details = self._beat()
+            call = self._verbs.beat(self._worker, queues, details, datetime.now(UTC))
+            await self._session.run(call, CALL_SECONDS)
+            self._beat_at = now + BEAT_SECONDS
+        moments = [attempt.renew_at for attempt in self._hands.all() if not attempt.alone]
+        soon = now + (REPORT_SECONDS if moments else BEAT_SECONDS)
+        return min([self._beat_at, soon, *moments])
+
+    async def _renew(self, due: list[Attempt]) -> None:
+        """One statement for all of them; each then has its lease from the moment it was sent."""
+        seconds = min(attempt.lease.lease_seconds for attempt in due) / 3
+        sent = time.monotonic()
+        call = self._verbs.renew([attempt.key for attempt in due])
+        answers = {(r.job_id, r.token): r for r in await self._session.run(call, seconds)}
+        for attempt in due:
+            if (renewal := answers.get(attempt.key)) is not None:
+                self._heed(attempt, renewal, sent)
+
+    def _heed(self, attempt: Attempt, renewal: Renewal, sent: float) -> None:
+        if renewal.verdict == "renewed":
+            attempt.kept(sent)
+        elif renewal.verdict == "busy":  # a transaction of its own is settling it: ask again soon
+            attempt.renew_at = sent + attempt.lease.lease_seconds / 20
+        elif attempt.tell("refused"):
+            self._emit(LeaseLost(self._worker, *attempt.key, attempt.lease.task, "refused"))
+        else:
+            attempt.renew_at = sent + attempt.lease.lease_seconds  # it knows; do not ask for ever
+        if renewal.cancel_reason is not None:
+            attempt.tell("cancelled", renewal.cancel_reason)
+        self.wake()
+
+    async def _report(self, told: list[Attempt]) -> None:
+        reports = []
+        for attempt in told:
+            (report,), attempt.report = attempt.report, None
+            reports.append(report)
+        call = self._verbs.progress([attempt.key for attempt in told], reports)
+        await self._session.run(call, CALL_SECONDS)
+
+    async def _say_goodbye(self) -> None:
+        if self._beat is None:
+            return
+        with suppress(Unavailable, psycopg.Error, FaultlineError, TimeoutError):
+            await self._session.run(self._verbs.leave(self._worker), GOODBYE_SECONDS)
+
+    async def _give_up(self, stuck: Attempt) -> None:
+        """The worker's loop will not come back: write what can be written, and end the process."""
+        self._emit(HandlerAbandoned(self._worker, *stuck.key, stuck.lease.task))
+        others = [a.key for a in self._hands.all() if not a.done and not a.alone and a is not stuck]
+        ending = ending_of(stuck, Abandoned())
+        session = Session(self._url, self._verbs.schema)
+        with suppress(Unavailable, psycopg.Error, FaultlineError, TimeoutError):
+            await session.run(ending.call(self._verbs, [ending]), 2.0)
+            if others:
+                await session.run(self._verbs.release(others), 2.0)
+        await self._say_goodbye()
+        self._emit(WorkerExit(self._worker, "stuck"))
+        os._exit(STUCK)
+
+
+async def _wait_for(event: asyncio.Event, seconds: float) -> None:
+    """Until it is set or the time is over; at least a moment, so that no loop spins."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), max(seconds, 0.01))
+    event.clear()

@@ -1,0 +1,101 @@
+"""Several worker processes under one parent, which notices at once when one of them dies.
+
+The parent runs no job. When a child ends without being asked, its leases are ended in the same
+moment, so that somebody else takes its jobs over in milliseconds instead of after a lease; then a
+new child takes its place, with growing pauses if they keep dying.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+import psycopg
+
+from faultline.errors import FaultlineError
+from faultline.events import Emit, ProcessDied, WorkerExit
+from faultline.protocol import Protocol
+from faultline.worker.child import Child, Spec
+from faultline.worker.endings import reclaimed_events
+from faultline.worker.session import Session, Unavailable
+
+SETTLED_SECONDS = 10.0  # a child that lived so long did not die of its start
+LONGEST_PAUSE_SECONDS = 30.0
+CALL_SECONDS = 5.0
+
+
+class Parent:
+    """Keeps a number of children alive until it is asked to end."""
+
+    def __init__(self, name: str, url: str, schema: str, spec: Spec, emit: Emit) -> None:
+        self._name = name
+        self._verbs = Protocol(schema)
+        self._url = url
+        self._spec = spec
+        self._emit = emit
+        self._children: dict[str, Child] = {}
+        self._ending = asyncio.Event()
+
+    async def main(self) -> int:
+        """Until every child has ended after a signal."""
+        loop = asyncio.get_running_loop()
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sign, self.drain)
+        session = Session(self._url, self._verbs.schema)
+        try:
+            await session.connection()  # what is wrong is said once, not by every child
+        finally:
+            await session.close()
+        await asyncio.gather(*(self._keep(n) for n in range(self._spec.options.processes)))
+        self._emit(WorkerExit(self._name, "drained"))
+        return 0
+
+    def drain(self) -> None:
+        """Pass it on: the first time children drain, the second time they hand back."""
+        self._ending.set()
+        for child in self._children.values():
+            with suppress(ProcessLookupError):
+                child.send_signal(signal.SIGTERM)
+
+    async def _keep(self, place: int) -> None:
+        """One child after the other in this place."""
+        pause, generation = 0.1, 0
+        while not self._ending.is_set():
+            generation += 1
+            name = f"{self._name}.{place + 1}.{generation}"
+            began = time.monotonic()
+            status = await self._run_one(name)
+            if status != 0:
+                await self._bury(name, status)
+                if time.monotonic() - began < SETTLED_SECONDS:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._ending.wait(), pause)
+                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                    continue
+            pause = 0.1
+
+    async def _run_one(self, name: str) -> int:
+        options = replace(self._spec.options, name=name, processes=1)
+        child = await Child.start(replace(self._spec, options=options))
+        self._children[name] = child
+        if self._ending.is_set():  # while it was being started
+            child.send_signal(signal.SIGTERM)
+        try:
+            return await child.wait()
+        finally:
+            del self._children[name]
+
+    async def _bury(self, name: str, status: int) -> None:
+        """End the dead child's leases now; if the database is away they expire by themselves."""
+        taken = []
+        session = Session(self._url, self._verbs.schema)
+        with suppress(Unavailable, FaultlineError, psycopg.Error, TimeoutError):
+            taken = await session.run(self._verbs.reclaim_dead(name), CALL_SECONDS)
+            await session.run(self._verbs.leave(name), CALL_SECONDS)
+        await session.close()
+        self._emit(ProcessDied(name, status, len(taken)))
+        for event in reclaimed_events(self._name, taken):
+            self._emit(event)

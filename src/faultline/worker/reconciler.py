@@ -1,0 +1,136 @@
+"""Reconcile: take over what expired, queue what is due, and hear of what is new.
+
+Every worker runs one, beside its keeper; `faultline reconcile` runs one alone. Any number may run
+at once and none must: there is no leader. Between two rounds it waits for the next expiry or due
+job that it knows of, for a notification, or for `poll_seconds`, whichever is first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from uuid import UUID
+
+import psycopg
+
+from faultline.connect import pooled
+from faultline.errors import DatabaseUnavailable, FaultlineError
+from faultline.events import Emit
+from faultline.jobs import Reconciled
+from faultline.protocol import Protocol
+from faultline.worker.endings import reclaimed_events
+from faultline.worker.outage import Outage
+from faultline.worker.session import Deadline, Session, Unavailable
+
+CALL_SECONDS = 10.0
+PARTITIONS_EVERY = 3600.0  # seconds between two looks whether next month's partitions are there
+MAX_JOBS = 1000
+
+
+def nothing(_: object = None) -> None:
+    """Nobody to tell."""
+
+
+class Reconciler:
+    """One round after the other, until cancelled."""
+
+    def __init__(
+        self,
+        worker: str,
+        url: str,
+        verbs: Protocol,
+        emit: Emit,
+        *,
+        listen_url: str | None = None,
+        poll_seconds: float = 1.0,
+        on_work: Callable[[str | None], None] = nothing,
+        on_cancel: Callable[[UUID], None] = nothing,
+        announce: bool = True,
+    ) -> None:
+        self._worker = worker
+        self._verbs = verbs
+        self._emit = emit
+        self._poll_seconds = poll_seconds
+        self._on_work = on_work  # a queue has a job; None: some queue may have
+        self._on_cancel = on_cancel  # somebody wants this job to stop
+        self._session = Session(url, verbs.schema)
+        self._ears = Session(listen_url, verbs.schema) if listen_url else self._session
+        self._hearing: psycopg.AsyncConnection[object] | None = None
+        self._partitions_at = 0.0
+        self._outage = Outage(worker, emit if announce else nothing)
+
+    @property
+    def listening(self) -> bool:
+        """Whether notifications arrive; behind a pooler they do not."""
+        return self._hearing is not None and not self._hearing.closed
+
+    async def run(self) -> None:
+        """Until cancelled; an outage only makes it wait."""
+        try:
+            while True:
+                try:
+                    done = await self.round()
+                    self._outage.over()
+                    await self._wait(done.next_seconds)
+                except (Unavailable, psycopg.Error, FaultlineError, TimeoutError) as error:
+                    await self._outage.wait(error)
+        finally:
+            await self._session.close()
+            await self._ears.close()
+
+    async def round(self) -> Reconciled:
+        """Reconcile once; whoever is to know is told."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._partitions_at:
+            await self._session.run(self._verbs.create_partitions(), CALL_SECONDS)
+            self._partitions_at = now + PARTITIONS_EVERY
+        done = await self._session.run(self._verbs.reconcile(MAX_JOBS), CALL_SECONDS)
+        for event in reclaimed_events(self._worker, done.reclaimed):
+            self._emit(event)
+        if done.reclaimed or done.promoted:
+            self._on_work(None)
+        return done
+
+    async def _wait(self, next_seconds: float | None) -> None:
+        """Until the next thing known of, but never longer than a poll; spread, so that a thousand
+        workers do not all ask at the very moment of an expiry."""
+        pause = self._poll_seconds * random.uniform(0.9, 1.1)  # noqa: S311
+        if next_seconds is not None:
+            pause = min(pause, max(next_seconds, 0.0) + random.uniform(0.0, 0.05))  # noqa: S311
+        if not await self._listen():
+            await asyncio.sleep(pause)
+            return
+        conn = await self._ears.connection()
+        async for heard in conn.notifies(timeout=pause, stop_after=1):
+            if heard.payload.startswith("cancel "):
+                self._on_cancel(UUID(heard.payload.removeprefix("cancel ")))
+            else:
+                self._on_work(heard.payload)
+
+    async def _listen(self) -> bool:
+        try:
+            conn = await self._ears.connection()
+        except DatabaseUnavailable as error:
+            raise Unavailable(error, unknown=False) from error
+        if pooled(conn):
+            return False
+        if conn is not self._hearing:
+            timer = Deadline(conn, CALL_SECONDS)
+            try:
+                await conn.execute(f"listen {self._verbs.schema}")
+            finally:
+                timer.cancel()
+            self._hearing = conn
+            self._on_work(None)  # what was announced before we listened
+        return True
+
+
+async def reconcile_forever(
+    url: str, schema: str, emit: Emit, *, listen_url: str | None = None, poll_seconds: float = 1.0
+) -> None:
+    """What `faultline reconcile` does, until cancelled."""
+    reconciler = Reconciler(
+        "reconciler", url, Protocol(schema), emit, listen_url=listen_url, poll_seconds=poll_seconds
+    )
+    await reconciler.run()

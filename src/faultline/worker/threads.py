@@ -1,0 +1,57 @@
+"""Threads for sync handlers: as many as are needed, kept, and given up one by one.
+
+Not concurrent.futures: a thread that will not end has to be left behind, at once and at exit, and
+its place taken by a new one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+
+class Threads:
+    """Runs each piece of work in a thread of its own for as long as it takes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._idle: list[_Runner] = []
+        self._lock = threading.Lock()
+        self.busy = 0
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Begin the work now, in a thread that is free or new."""
+        with self._lock:
+            self.busy += 1
+            runner = self._idle.pop() if self._idle else None
+        if runner is None:
+            runner = _Runner(self._name, self._freed)
+        runner.inbox.put(work)
+
+    def stop(self) -> None:
+        """Let the idle ones end; a busy one ends with the process."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for runner in idle:
+            runner.inbox.put(None)
+
+    def _freed(self, runner: _Runner) -> None:
+        with self._lock:
+            self.busy -= 1
+            self._idle.append(runner)
+
+
+class _Runner(threading.Thread):
+    """One thread. A daemon: a handler that never returns must not keep the process."""
+
+    def __init__(self, name: str, freed: Callable[[_Runner], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self.inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._freed = freed
+        self.start()
+
+    def run(self) -> None:
+        while (work := self.inbox.get()) is not None:
+            work()
+            self._freed(self)

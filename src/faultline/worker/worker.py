@@ -1,0 +1,283 @@
+"""One worker process, put together.
+
+    pump        (this event loop)     claims jobs and settles their endings
+    execution   (this event loop)     runs async handlers here, sync ones in threads
+    keeper      (its own thread)      renews leases, tells handlers to stop
+    reconciler  (the keeper's loop)   takes over what expired, promotes what is due, listens
+
+Three connections: the pump's, the keeper's and the reconciler's, which also listens. No handler
+ever runs on one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from faultline import __version__
+from faultline.events import Emit, LeaseAcquired, WorkerDraining, WorkerExit, WorkerStarted
+from faultline.jobs import Lease
+from faultline.log import log_to
+from faultline.protocol import Protocol
+from faultline.reference import reference_of
+from faultline.worker.alone import Alone
+from faultline.worker.attempt import Attempt, Hands
+from faultline.worker.child import Spec
+from faultline.worker.endings import Ending, Released
+from faultline.worker.execution import Execution
+from faultline.worker.keeper import STUCK, Keeper
+from faultline.worker.options import WorkerOptions
+from faultline.worker.pump import Pump
+from faultline.worker.reconciler import Reconciler
+from faultline.worker.session import Session
+from faultline.worker.settler import Settler
+
+if TYPE_CHECKING:
+    from faultline.app import App
+
+LISTENING_POLLS = 5.0  # how much rarer a worker polls for jobs that it is told of
+
+
+class Worker:
+    """Runs the jobs of an app until it is asked to end."""
+
+    def __init__(
+        self,
+        app: App,
+        options: WorkerOptions | None = None,
+        emit: Emit | None = None,
+        *,
+        reference: str | None = None,
+    ) -> None:
+        self._app = app
+        self.options = options or WorkerOptions()
+        self._emit = emit or log_to(sys.stdout, self.options.log, self.options.log_level)
+        self.name = self.options.name or worker_name()
+        self.queues = list(self.options.queues) or app.queues
+        self._reference = reference or reference_of(app)
+        self._verbs = Protocol(app.schema)
+        self._hands = Hands()
+        self._only: Lease | None = None  # the one job of a process that runs it alone
+        self._say_kept: int | None = None
+        self._begun = 0
+        self._draining = False
+        self._reason = "drained"
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────────
+
+    async def main(self, spec: Spec | None = None, *, parent: int | None = None) -> int:
+        """As a process of its own: with signals, and draining when its parent dies."""
+        loop = asyncio.get_running_loop()
+        if spec is not None:
+            self._only, self._say_kept = spec.lease, spec.kept
+        self.prepare()
+        if parent is not None:
+            loop.add_reader(parent, self._heard_from_parent, parent)
+        with self._signals(loop):
+            return await self.run()
+
+    async def run(self) -> int:
+        """Until drained, or until its one job has ended; answers with the exit status."""
+        only = self._only
+        try:
+            await self._pump.begin()
+            self._keeper.start()
+            if only is None:
+                self._announce()
+            else:
+                await self._take_over(only)
+            await self._pump.run(self._going_on)
+        finally:
+            self._keeper.stop()
+            self._execution.stop()
+            await self._session.close()
+        if only is None:
+            self._emit(WorkerExit(self.name, self._reason))
+        return STUCK if self._reason == "stuck" else 0
+
+    def drain(self) -> None:
+        """Claim nothing more and wait for what runs; asked again, or after the grace, hand back."""
+        if self._draining:
+            self._release_running()
+            return
+        self._draining = True
+        if self._only is not None:
+            self._release_running()  # whoever runs it alone asks only then
+            return
+        self._emit(WorkerDraining(self.name, self._execution.running))
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.options.grace_seconds, self._release_running)
+        self._pump.wake()
+
+    def prepare(self) -> None:
+        """Put the parts together, on the event loop that will run them."""
+        url, schema = self._app.url, self._app.schema
+        loop = asyncio.get_running_loop()
+        self._session = Session(url, schema)
+        self._settler = Settler(self.name, self._verbs, self._session, self._hands, self._emit)
+        self._execution = Execution(self.name, self._emit, self._ended, self._alone())
+        self._pump = Pump(
+            self.name,
+            self.queues,
+            self._session,
+            self._verbs,
+            self._settler,
+            self._emit,
+            room=self._room,
+            start=self._start,
+            known=lambda: [attempt.key for attempt in self._hands.all()],
+            poll_seconds=self._poll_seconds,
+        )
+        self._reconciler = Reconciler(
+            self.name,
+            url,
+            self._verbs,
+            self._emit,
+            listen_url=self._app.listen_url,
+            poll_seconds=self.options.poll_seconds,
+            on_work=lambda queue: _soon(loop, self._pump.work_announced, queue),
+            on_cancel=lambda job_id: self._keeper.ask_about(job_id),
+            announce=False,
+        )
+        self._keeper = Keeper(
+            self.name,
+            url,
+            self._verbs,
+            self._hands,
+            self._emit,
+            beat=self._beat if self._only is None else None,
+            abandon=lambda attempt: _soon(loop, self._execution.abandon, attempt),
+            beside=self._reconciler,
+        )
+
+    # ── what the parts ask ───────────────────────────────────────────────────────────────────────
+
+    def _room(self) -> int:
+        """How many jobs may begin now."""
+        if self._draining or self._only is not None:
+            return 0
+        room = self.options.concurrency - self._execution.running
+        if self.options.max_jobs is not None:
+            room = min(room, self.options.max_jobs - self._begun)
+        return room
+
+    def _going_on(self) -> bool:
+        return bool(self._execution.running) or not (self._draining or self._only is not None)
+
+    def _start(self, leases: list[Lease], sent: float) -> None:
+        """These were claimed by a call that was sent at this moment: begin them."""
+        tasks, database = self._app.tasks, (self._app.url, self._app.schema)
+        attempts = [Attempt(lease, tasks.get(lease.task), sent, database) for lease in leases]
+        self._hands.take(attempts)
+        self._keeper.wake()
+        for attempt in attempts:
+            if self._only is None:
+                self._emit(LeaseAcquired(self.name, *attempt.key))
+            if self._draining:
+                attempt.done = True
+                self._settler.add(Released(attempt, "shutdown"))
+            else:
+                self._execution.start(attempt)
+        self._begun += len(attempts)
+        if self._begun == self.options.max_jobs:
+            self._end_because("max_jobs")
+
+    def _ended(self, ending: Ending) -> None:
+        self._settler.add(ending)
+        self._pump.wake()
+        if self._execution.abandoned >= self.options.concurrency:
+            self._end_because("stuck")
+
+    def _poll_seconds(self) -> float:
+        rarer = LISTENING_POLLS if self._reconciler.listening else 1.0
+        return self.options.poll_seconds * rarer
+
+    def _beat(self) -> tuple[list[str], dict[str, Any]]:
+        details = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "concurrency": self.options.concurrency,
+            "running": self._execution.running,
+            "draining": self._draining,
+            "version": __version__,
+        }
+        return self.queues, details
+
+    def _alone(self) -> Alone | None:
+        if self._reference is None or self._only is not None:
+            return None
+        options = replace(self.options, processes=1, max_jobs=None, queues=tuple(self.queues))
+        return Alone(self.name, Spec(self._reference, options))
+
+    # ── ending ───────────────────────────────────────────────────────────────────────────────────
+
+    def _end_because(self, reason: str) -> None:
+        if not self._draining:
+            self._reason = reason
+            self.drain()
+
+    def _release_running(self) -> None:
+        """Stop every handler and hand its job back; threads go down with the process."""
+        for attempt in self._hands.all():
+            if attempt.tell("shutdown") and not (attempt.alone or attempt.running):
+                self._execution.abandon(attempt)
+        self._pump.wake()
+
+    def _heard_from_parent(self, pipe: int) -> None:
+        """Nothing but its end: it has died. What runs may still finish, as when draining."""
+        if not os.read(pipe, 4096):
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(pipe)
+            if self._only is None:
+                self._end_because("parent died")
+            else:
+                loop.call_later(self.options.grace_seconds, self._release_running)
+
+    async def _take_over(self, lease: Lease) -> None:
+        """Keep the lease from here on, tell who kept it so far, and begin."""
+        sent = time.monotonic()
+        adopt = self._verbs.adopt(self.name, [(lease.job_id, lease.token)])
+        if not await self._session.run(adopt, lease.lease_seconds / 2):
+            self._start([lease], sent)
+        if self._say_kept is not None:
+            os.write(self._say_kept, b"!")
+            os.close(self._say_kept)
+
+    def _announce(self) -> None:
+        self._emit(
+            WorkerStarted(self.name, tuple(self.queues), self.options.concurrency, os.getpid())
+        )
+
+    @contextmanager
+    def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """SIGTERM and Ctrl-C drain; only a process's main thread can be told."""
+        installed = []
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            with suppress(ValueError, RuntimeError, NotImplementedError):
+                loop.add_signal_handler(sign, self.drain)
+                installed.append(sign)
+        try:
+            yield
+        finally:
+            for sign in installed:
+                loop.remove_signal_handler(sign)
+
+
+def worker_name() -> str:
+    """Host and process for people, and a part that nobody else can guess: who knows the name of a
+    worker can end its leases."""
+    return f"{socket.gethostname()[:200]}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def _soon(loop: asyncio.AbstractEventLoop, function: Any, *arguments: Any) -> None:
+    with suppress(RuntimeError):  # the worker has ended
+        loop.call_soon_threadsafe(function, *arguments)

@@ -1,0 +1,58 @@
+"""Debian's PgBouncer in transaction mode, for the tests that need a pooler in between."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from tests.stage import until
+
+needs_pgbouncer = pytest.mark.skipif(
+    shutil.which("pgbouncer") is None, reason="pgbouncer is not installed"
+)
+
+
+@contextmanager
+def pgbouncer(url: str) -> Iterator[str]:
+    """The URL through the pooler, for the user of this URL."""
+    parts = urlsplit(url)
+    folder = Path(tempfile.mkdtemp(prefix="pooler-"))  # pytest's own is for root's eyes only
+    folder.chmod(0o755)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (folder / "users.txt").write_text(f'"{parts.username}" "{parts.password}"\n')
+    (folder / "bouncer.ini").write_text(
+        f"[databases]\n* = host=127.0.0.1 port={parts.port}\n[pgbouncer]\n"
+        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+        f"auth_type = plain\nauth_file = {folder}/users.txt\npool_mode = transaction\n"
+        "default_pool_size = 3\nmax_client_conn = 100\n"
+        "ignore_startup_parameters = extra_float_digits\n"
+    )
+    as_user = {"user": "nobody", "extra_groups": []} if os.getuid() == 0 else {}
+    command = ["pgbouncer", "-q", str(folder / "bouncer.ini")]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, **as_user)
+    try:
+        until(lambda: _answers(port), "the pooler answers")
+        address = f"{parts.username}:{parts.password}@127.0.0.1:{port}"
+        yield urlunsplit(parts._replace(netloc=address))
+    finally:
+        process.terminate()
+        process.wait(20)
+        shutil.rmtree(folder)
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,184 @@
+"""A real worker and how jobs end in it: the handler returns, raises, is stopped, never returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from tests.stage import Stage, until
+from tests.workers import Ground, Process
+
+
+@pytest.fixture
+def ground(stage: Stage) -> Ground:
+    return Ground(stage)
+
+
+@pytest.fixture
+def worker(ground: Ground) -> Iterator[Process]:
+    """A worker with a log-in that can only EXECUTE."""
+    with ground.stage.login("worker", "producer") as url, Process(url) as worker:
+        yield worker.ready()
+        assert worker.process.poll() is None, f"the worker lives: {worker.errors}"
+        assert ground.stage.violations() == []
+
+
+def error_of(ground: Ground, job_id: UUID) -> dict[str, str]:
+    error = ground.stage.job(job_id)["error"]
+    assert isinstance(error, dict)
+    return error
+
+
+@pytest.mark.parametrize("task", ["add", "add_sync"])
+def test_the_result_of_a_handler_is_kept(ground: Ground, worker: Process, task: str) -> None:
+    job_id = ground.stage.enqueue(task, {"a": 1, "b": 2})
+    ground.until_state(job_id, "succeeded")
+    assert ground.stage.job(job_id)["result"] == 3
+    names = [seen["event"] for seen in worker.events if seen.get("job_id") == str(job_id)]
+    assert names[:2] == ["lease_acquired", "execution_started"]
+
+
+def test_a_job_enqueued_while_the_worker_sleeps_is_announced_to_it(
+    ground: Ground, worker: Process
+) -> None:
+    asleep = "select count(*) from {schema}.workers where asleep"
+    until(lambda: ground.stage.value(asleep) == 1, "the worker asks to be notified")
+    first = ground.stage.enqueue("add", {"a": 1, "b": 2})
+    ground.until_state(first, "succeeded")
+    new = ground.stage.enqueue("add", {"a": 1, "b": 2}, priority=7)  # a lane it has never seen
+    ground.until_state(new, "succeeded")
+
+
+def test_a_failing_job_is_tried_again_and_then_dead_with_its_error(
+    ground: Ground, worker: Process
+) -> None:
+    job_id = ground.stage.enqueue(
+        "fails", {"message": "no money"}, max_attempts=2, backoff_seconds=0
+    )
+    ground.until_state(job_id, "failed")
+    assert ground.stage.outcomes(job_id) == [(1, "failed"), (2, "failed")]
+    error = error_of(ground, job_id)
+    assert (error["type"], error["message"]) == ("ValueError", "no money")
+    assert "playground.py" in error["traceback"]
+    worker.until("job_failed", job_id=job_id, token=2, error="ValueError")
+
+
+def test_retry_snooze_and_cancel_mean_what_they_say(ground: Ground, worker: Process) -> None:
+    retried = ground.stage.enqueue("asks_to_retry", max_attempts=3)
+    snoozed = ground.stage.enqueue("snoozes", max_attempts=1)
+    cancelled = ground.stage.enqueue("cancels_itself")
+    ground.until_state(retried, "succeeded")
+    ground.until_state(snoozed, "succeeded")
+    ground.until_state(cancelled, "cancelled")
+    assert ground.stage.job(retried)["result"] == 3
+    assert ground.stage.outcomes(snoozed)[:2] == [(1, "snoozed"), (2, "snoozed")]
+    assert ground.stage.job(snoozed)["result"] == 1, "a snooze uses up no attempt"
+    assert error_of(ground, cancelled)["reason"] == "not wanted any more"
+
+
+def test_a_result_that_is_not_json_fails_the_job_for_good_and_says_so(
+    ground: Ground, worker: Process
+) -> None:
+    job_id = ground.stage.enqueue("not_json")
+    ground.until_state(job_id, "failed")
+    assert ground.stage.outcomes(job_id) == [(1, "failed")], "doing it again would not help"
+    assert "not JSON" in error_of(ground, job_id)["message"]
+
+
+def test_a_payload_that_does_not_fit_the_handler_fails_with_a_sentence(
+    ground: Ground, worker: Process
+) -> None:
+    job_id = ground.stage.enqueue("add", {"a": 1, "c": 2}, max_attempts=1)
+    ground.until_state(job_id, "failed")
+    assert "add" in error_of(ground, job_id)["message"]
+
+
+def test_a_handler_that_calls_exit_fails_its_job_and_not_the_worker(
+    ground: Ground, worker: Process
+) -> None:
+    job_id = ground.stage.enqueue("exits", max_attempts=1)
+    ground.until_state(job_id, "failed")
+    assert error_of(ground, job_id)["type"] == "SystemExit"
+
+
+def test_an_unknown_task_is_put_off_for_a_worker_that_knows_it(
+    ground: Ground, worker: Process
+) -> None:
+    job_id = ground.stage.enqueue("written_tomorrow")
+    worker.until("unknown_task", job_id=job_id, task="written_tomorrow")
+    ground.until_state(job_id, "scheduled")
+    job = ground.stage.job(job_id)
+    assert (job["attempts"], job["crashes"]) == (0, 0), "it costs the job nothing"
+
+
+@pytest.mark.parametrize("task", ["too_slow", "never_returns"])
+def test_a_handler_past_its_timeout_fails_and_its_slot_is_used_again(
+    ground: Ground, task: str
+) -> None:
+    with ground.stage.login("worker") as url, Process(url, "--concurrency", "2") as worker:
+        job_id = ground.stage.enqueue(task, max_attempts=1)
+        ground.until_state(job_id, "failed")
+        assert error_of(ground, job_id)["type"] == "TimeoutError"
+        worker.until("execution_timed_out", job_id=job_id)
+        assert bool(worker.told("handler_abandoned")) == (task == "never_returns")
+        for _ in range(2):  # both slots
+            following = ground.stage.enqueue("add", {"a": 1, "b": 2})
+            ground.until_state(following, "succeeded")
+
+
+def test_a_process_whose_loop_is_stuck_past_a_timeout_is_given_up(ground: Ground) -> None:
+    with ground.stage.login("worker") as url, Process(url) as worker:
+        other = ground.stage.enqueue("held_sync", lease_seconds=30)
+        ground.until_in(other, 1)
+        job_id = ground.stage.enqueue("never_returns_and_blocks", max_attempts=1)
+        assert worker.ended() == 75
+        assert worker.told("worker_exit", reason="stuck")
+    assert ground.stage.state(job_id) == "failed"
+    assert ground.stage.outcomes(other) == [(1, "released")], "its neighbour is handed back"
+
+
+def test_cancelling_a_running_job_stops_its_handler_at_once(
+    ground: Ground, worker: Process
+) -> None:
+    for task in ("held_long", "stops_when_told"):
+        job_id = ground.stage.enqueue(task)
+        ground.until_in(job_id, 1)
+        [answer] = ground.stage.verbs.cancel([job_id], "changed my mind").run(ground.stage.conn)
+        assert answer.verdict == "requested"
+        ground.until_state(job_id, "cancelled")  # long before the first renewal, after 10 s
+        assert "changed my mind" in error_of(ground, job_id)["reason"]
+
+
+def test_progress_can_be_seen_while_the_job_runs(ground: Ground, worker: Process) -> None:
+    job_id = ground.stage.enqueue("reports")
+    until(lambda: ground.stage.job(job_id)["progress"] == {"done": 3}, "the progress is seen")
+    ground.go(job_id, 1)
+    ground.until_state(job_id, "succeeded")
+    assert ground.stage.job(job_id)["progress"] is None
+
+
+def test_a_handler_that_blocks_the_loop_for_several_leases_keeps_its_lease(
+    ground: Ground, worker: Process
+) -> None:
+    job_id = ground.stage.enqueue("blocks_the_loop", {"seconds": 3.5}, lease_seconds=1)
+    ground.until_state(job_id, "succeeded")
+    assert ground.stage.job(job_id)["result"] == "token 1"
+    assert ground.stage.outcomes(job_id) == [(1, "succeeded")]
+
+
+def test_without_a_parent_a_dead_workers_job_is_taken_over_half_a_second_after_expiry(
+    ground: Ground,
+) -> None:
+    with ground.stage.login("worker") as url, Process(url) as a:
+        job_id = ground.stage.enqueue("held", lease_seconds=2)
+        ground.until_in(job_id, 1)
+        with Process(url) as b:
+            b.ready()
+            a.kill()
+            ground.go(job_id, 2)
+            ground.until_state(job_id, "succeeded")
+    [expired, _] = ground.stage.reading.attempts(ground.stage.conn, job_id)
+    late = (expired["at"] - expired["lease_expired_at"]).total_seconds()
+    assert 0 <= late < 0.5

@@ -1,0 +1,85 @@
+"""The database goes away under a working worker, and comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from faultline.launcher import Server
+from faultline.migrate import migrate
+from tests.conftest import OPTIONS
+from tests.stage import Stage, until
+from tests.workers import Ground, Process
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server of this test's own, to be mistreated."""
+    with Server.temporary(options=OPTIONS) as server:
+        yield server
+
+
+def prepared(server: Server) -> None:
+    with Stage(server.url) as stage:
+        migrate(stage.conn, "faultline")
+        Ground(stage)
+
+
+def crash(server: Server) -> None:
+    """An immediate shutdown: no checkpoint, no good-bye."""
+    os.kill(server.pid, signal.SIGQUIT)
+    until(lambda: not server.is_running(), "the server is down")
+
+
+def effects(stage: Stage) -> list[int]:
+    return sorted(int(row[0]) for row in stage.execute("select note from effect"))
+
+
+@pytest.mark.parametrize("fault", ["immediate restart", "backend killed", "outage"])
+def test_a_worker_goes_on_by_itself_when_the_server_does_and_nothing_is_lost_or_done_twice(
+    server: Server, fault: str
+) -> None:
+    """In mid-load, with leases of 3 s and, for the outage, 5 s without a server."""
+    prepared(server)
+    count = 200
+    with Stage(server.url) as stage:
+        held = stage.enqueue("stays", lease_seconds=3)
+        for number in range(count):
+            stage.enqueue("effect_once", {"number": number}, lease_seconds=3)
+    with Process(server.url, "--concurrency", "5") as worker:
+        until(lambda: len(worker.told("job_completed")) > 20, "the load is on")
+        if fault == "immediate restart":
+            crash(server)
+            server.restart()
+        elif fault == "backend killed":  # the server resets all sessions
+            with Stage(server.url) as stage:
+                [(pid,)] = stage.execute(
+                    "select pid from pg_stat_activity where application_name = 'faultline' limit 1"
+                )
+            os.kill(pid, signal.SIGKILL)
+        else:
+            crash(server)
+            worker.until("lease_lost", job_id=held, reason="deadline")  # it stops what it may lose
+            server.restart()
+        worker.until("database_back")
+
+        def finished() -> bool:
+            with Stage(server.url) as stage:
+                states = dict(stage.execute("select state, count(*) from {schema}.jobs group by 1"))
+            return states == {"succeeded": count, "running": 1} or states == {
+                "succeeded": count + 1
+            }
+
+        until(finished, f"all jobs are done: {worker.events[-5:]}")
+        worker.terminate()
+        worker.until("worker_draining")
+        worker.terminate()
+        assert worker.ended() == 0
+    with Stage(server.url) as stage:
+        assert effects(stage) == list(range(count)), "each effect once"
+        if fault == "outage":
+            assert stage.job(held)["result"] != "token 1"
+        assert stage.violations() == []
