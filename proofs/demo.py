@@ -1,19 +1,26 @@
-"""`make demo`: the story of the stalled worker, with real processes, on an embedded PostgreSQL.
+"""`make demo`: the story of the stalled worker, told by two real `faultline worker` processes.
 
-Shows the timeline as it happens; the last line on stdout is the summary as one JSON object, which
-is also written to reports/latest/benchmark_summary.json. Every figure in it was measured by this
-run; what nothing measures yet is absent. Exits with 1 if anything was not as promised.
+A is stopped (SIGSTOP) inside its handler; B takes the job over and charges the customer; A wakes up
+and charges again. Shows the timeline as it happens; the last line on stdout is the summary as one
+JSON object, which is also written to reports/latest/benchmark_summary.json. Every figure in it was
+measured by this run; what nothing measures yet is absent. Exits with 1 if anything was not as
+promised.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from rich.console import Console
 from rich.text import Text
@@ -21,62 +28,132 @@ from rich.text import Text
 from faultline import __version__
 from faultline.config import Settings
 from faultline.connect import connect
+from faultline.migrate import migrate
+from faultline.protocol import Protocol
 from faultline.reading import Reading
-from proofs.race import Race, clear_up, database, ended_cleanly, play, prepare
-from proofs.trace import Line
+from proofs.actors import Cast, Line
+from proofs.race import database, ended_cleanly
+from proofs.shop import LEASE_SECONDS, QUEUE, SETUP
 
 SUMMARY = Path("reports/latest/benchmark_summary.json")
-LEASE_SECONDS = 2.0
 
 SENTENCES = {
+    "worker_started": "is ready: `faultline worker`, process {pid}",
     "lease_acquired": "claims the job under token {token}; the lease lasts {lease:g} s",
-    "execution_started": "starts: charge the customer, then complete the job",
-    "worker_stalled": "stalls: process {pid} is stopped ({signal})",
-    "lease_reclaimed": "finds {owner}'s lease expired and takes the job; token {token} is burnt",
-    "job_completed": "commits the charge and the success in one transaction, token {token}",
-    "worker_resumed": "wakes up ({signal}) and goes on: the same charge, the same job",
+    "execution_started": "calls the handler: charge the customer, record it",
+    "worker_stalled": "stalls: process {pid} is stopped (SIGSTOP)",
+    "lease_reclaimed": "finds the lease expired and takes the job over; token {token} is burnt",
+    "job_completed": "has charged order {order}: row and check in one commit, token {token}",
+    "worker_resumed": "wakes up (SIGCONT) and goes on: the same charge, the same job",
+    "lease_lost": "notices by itself that its lease is over, and tells the handler, which will "
+    "not listen",
     "stale_write_blocked": "REFUSED by the database: token {stale_token} is stale, the job is at "
     "{current_token} ({reason}); the charge is rolled back, the refusal kept",
+    "worker_draining": "is asked to end (SIGTERM)",
     "worker_exit": "exits: {reason}",
 }
 STYLES = {"stale_write_blocked": "bold red", "job_completed": "bold green"}
 
 
 class Timeline:
-    """Prints each line of the trace when it comes, with the seconds since the first."""
+    """Prints each line when it comes, with the seconds since the first claim."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._start: datetime | None = None
+        self.orders: dict[str, int] = {}
 
     def __call__(self, line: Line) -> None:
-        self._start = self._start or line["at"]
-        elapsed = (line["at"] - self._start).total_seconds()
-        words = SENTENCES[line["event"]].format(**line, lease=LEASE_SECONDS)
-        indent = 0 if line["worker"] == "A" else 4
+        if line["event"] not in SENTENCES:
+            return
+        at = datetime.fromisoformat(line["at"])
+        self._start = self._start or at
+        order = self.orders.get(line.get("job_id", ""))
+        words = SENTENCES[line["event"]].format(**line, lease=LEASE_SECONDS, order=order)
+        indent = 0 if line["actor"] == "A" else 4
         text = Text()
-        text.append(f"t={elapsed:5.2f} s  {' ' * indent}{line['worker']} ", "dim")
-        text.append(words, STYLES.get(line["event"], "cyan" if line["worker"] == "A" else "yellow"))
+        elapsed = (at - self._start).total_seconds()
+        text.append(f"t={elapsed:5.2f} s  {' ' * indent}{line['actor']} ", "dim")
+        text.append(words, STYLES.get(line["event"], "cyan" if line["actor"] == "A" else "yellow"))
         self._console.print(text, soft_wrap=True)
 
 
-def summarise(race: Race, violations: int, server: int) -> dict[str, Any]:
-    """The figures of this run, from the database and from a table that no queue owns."""
-    duplicates = max(0, len(race.charges) - 1)
-    lost = int(race.state != "succeeded")
+@dataclass(frozen=True)
+class Played:
+    """What came out, from the database and from a table that no queue owns."""
+
+    charges: list[tuple[int, int]]
+    states: list[str]
+    refusals: int
+    violations: int
+    recovery_seconds: float
+    server: int
+
+
+def play(url: str, schema: str, cast: Cast, timeline: Timeline) -> Played:
+    """The story, in the order in which it has to happen."""
+    with connect(url, schema=schema) as conn:
+        verbs = Protocol(schema)
+
+        def order(number: int) -> UUID:
+            job_id = verbs.enqueue(
+                "charge", {"order_id": number}, queue=QUEUE, lease_seconds=LEASE_SECONDS
+            ).run(conn)
+            timeline.orders[str(job_id)] = number
+            return job_id
+
+        a = cast.enter("A")
+        cast.wait("A", "worker_started")
+        job_id = order(7)
+        cast.wait("A", "execution_started")
+        a.send_signal(signal.SIGSTOP)
+        cast.note("A", "worker_stalled", pid=a.pid)
+        b = cast.enter("B")
+        cast.wait("B", "job_completed")
+        cast.note("A", "worker_resumed", pid=a.pid)
+        a.send_signal(signal.SIGCONT)
+        cast.wait("A", "stale_write_blocked")
+        b.send_signal(signal.SIGTERM)
+        cast.wait("B", "worker_exit")
+        following = order(8)  # A lives on, and takes the next job
+        cast.wait("A", "job_completed")
+        a.send_signal(signal.SIGTERM)
+        cast.wait("A", "worker_exit")
+        return judge(conn, schema, [job_id, following])
+
+
+def judge(conn: Any, schema: str, jobs: list[UUID]) -> Played:
+    """Look at what is there now."""
+    reading = Reading(schema)
+    expired, succeeded = reading.attempts(conn, jobs[0])
+    charges = conn.execute("select order_id, token from faultline_demo.charge order by 1, 2")
+    return Played(
+        charges=charges.fetchall(),
+        states=[str((reading.job(conn, job_id) or {}).get("state")) for job_id in jobs],
+        refusals=len(reading.refusals(conn, jobs[0])),
+        violations=len(reading.violations(conn)),
+        recovery_seconds=(succeeded["at"] - expired["lease_expired_at"]).total_seconds(),
+        server=conn.info.server_version,
+    )
+
+
+def summarise(played: Played) -> dict[str, Any]:
+    """The figures of this run."""
+    orders = [order for order, _ in played.charges]
+    duplicates = len(orders) - len(set(orders))
+    lost = sum(state != "succeeded" for state in played.states) + len({7, 8} - set(orders))
+    safe = played.violations == duplicates == lost == 0 and played.refusals >= 1
     return {
         "faultline_duplicates": duplicates,
         "lost_jobs": lost,
-        "invariant_violations": violations,
-        "stale_writes_prevented": race.refusals,
-        "safe_for_controlled_release_validation": violations == duplicates == lost == 0
-        and race.refusals >= 1
-        and not race.faults,
-        "recovery_seconds_after_expiry": race.recovery_seconds,
+        "invariant_violations": played.violations,
+        "stale_writes_prevented": played.refusals,
+        "safe_for_controlled_release_validation": safe,
+        "recovery_seconds_after_expiry": played.recovery_seconds,
         "command": "make demo",
         "version": __version__,
         "commit": commit(),
-        "postgresql": f"{server // 10_000}.{server % 10_000}",
+        "postgresql": f"{played.server // 10_000}.{played.server % 10_000}",
     }
 
 
@@ -90,28 +167,31 @@ def commit() -> str | None:
     return asked.stdout.strip() or None
 
 
+@contextmanager
+def shop(settings: Settings) -> Iterator[str]:
+    """A database with Faultline and the shop's own table in it; the table goes again."""
+    with database(settings) as url:
+        with connect(url, schema=None) as conn:
+            migrate(conn, settings.schema)
+            conn.execute(SETUP)
+        yield url
+        with connect(url, schema=None) as conn:
+            conn.execute("drop schema faultline_demo cascade")
+
+
 def demo(settings: Settings, console: Console) -> int:
     """Play, show, sum up."""
     console.print("Faultline: a worker stalls, another takes over, the first one wakes up.")
     if settings.database_url is None:
         console.print("Starting PostgreSQL …", style="dim")
-    with database(settings) as url:
-        prepare(url, settings.schema)
-        race = play(
-            url,
-            settings.schema,
-            lease_seconds=LEASE_SECONDS,
-            stall_seconds=LEASE_SECONDS + 1,
-            listener=Timeline(console),
-        )
-        with connect(url, schema=settings.schema) as conn:
-            violations = len(Reading(settings.schema).violations(conn))
-            summary = summarise(race, violations, conn.info.server_version)
-        clear_up(url)
-    for fault in race.faults:
-        console.print(f"not so: {fault}", style="bold red")
-    charged = ", ".join(f"{worker} under token {token}" for token, worker in race.charges)
-    console.print(f"Charges in the table that no queue owns: {len(race.charges)} ({charged}).")
+    timeline = Timeline(console)
+    with shop(settings) as url, Cast("proofs.shop:app", url, settings.schema, timeline) as cast:
+        played = play(url, settings.schema, cast, timeline)
+    charged = ", ".join(f"order {order} under token {token}" for order, token in played.charges)
+    console.print(
+        f"Charges in the shop's own table: {len(played.charges)} ({charged}).", soft_wrap=True
+    )
+    summary = summarise(played)
     SUMMARY.parent.mkdir(parents=True, exist_ok=True)
     SUMMARY.write_text(json.dumps(summary, indent=2) + "\n")
     console.file.flush()

@@ -69,7 +69,8 @@ def test_the_demo_tells_the_story_and_ends_with_its_summary(folder: Path) -> Non
     assert summary["faultline_duplicates"] == 0
     assert summary["invariant_violations"] == 0
     assert summary["lost_jobs"] == 0
-    assert summary["stale_writes_prevented"] == 1
+    assert summary["stale_writes_prevented"] >= 1
+    assert told.index("REFUSED") < told.index("A has charged order 8"), "A lives on"
     assert summary["safe_for_controlled_release_validation"] is True
     assert not {"naive_duplicates", "fault_rate"} & summary.keys(), "nothing measures these yet"
 
@@ -98,8 +99,9 @@ def test_the_demo_runs_on_a_server_of_the_users_own(folder: Path, empty_database
     _, error = demo.communicate(timeout=60)
     assert demo.returncode == 0, error
     with Stage(empty_database) as stage:
-        assert stage.execute("select state from {schema}.jobs") == [("succeeded",)]
-        assert stage.value("select count(*) from {schema}.refusals") == 1
+        assert stage.execute("select state from {schema}.jobs") == [("succeeded",)] * 2
+        assert stage.value("select count(*) from {schema}.refusals") >= 1
+        assert stage.value("select to_regnamespace('faultline_demo') is null")
 
 
 def test_a_demo_without_its_database_says_so_in_one_sentence(folder: Path, server_url: str) -> None:

@@ -3,7 +3,8 @@
 `main` is the entry point. It turns what Faultline reports into one line on stderr and an exit
 status; nothing below it prints a traceback for an error that the user can do something about.
 
-    0 done    1 Faultline says no    2 wrong usage    3 not running (db status)    130 Ctrl-C
+    0 done    1 Faultline says no    2 wrong usage    3 nothing matched, or not running
+    130 Ctrl-C
 """
 
 from __future__ import annotations
@@ -14,20 +15,42 @@ from typing import Annotated
 import typer
 
 from faultline import __version__
-from faultline.cli import db, migrate
+from faultline.cli import (
+    db,
+    dev,
+    doctor,
+    enqueue,
+    epoch,
+    jobs,
+    migrate,
+    queues,
+    reconcile,
+    worker,
+    workers,
+)
+from faultline.cli.order import InOrder
 from faultline.errors import FaultlineError
 
 # Without rich mark-up help is plain text: readable in a log, and quicker to load.
 app = typer.Typer(
     name="faultline",
+    cls=InOrder,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(db.app, name="db")
+app.command()(dev.dev)
+app.command()(worker.worker)
+app.command()(enqueue.enqueue)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(queues.app, name="queues")
+app.command()(workers.workers)
+app.command()(reconcile.reconcile)
+app.command()(doctor.doctor)
 app.command()(migrate.migrate)
+app.add_typer(epoch.app, name="epoch")
+app.add_typer(db.app, name="db")
 
 
 def _print_version(wanted: bool) -> None:
@@ -49,16 +72,30 @@ def faultline(
 
     \b
     Example:
-      faultline db start && faultline db status
+      faultline dev app:app
+      faultline enqueue charge '{"order_id": 7}'
+      faultline jobs list --state failed
     """
 
 
 def main() -> None:
     """Run one command; the exit status is the answer."""
     try:
-        app()
+        app(prog_name="faultline")
     except FaultlineError as error:
         typer.echo(f"faultline: {error}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        if not _is_the_drivers(error):
+            raise
+        said = str(error).strip().partition("\n")[0] or type(error).__name__
+        typer.echo(f"faultline: the database says: {said}", err=True)
+        sys.exit(1)
+
+
+def _is_the_drivers(error: Exception) -> bool:
+    """A connection that broke, a privilege that is missing: asked without importing a driver."""
+    driver = sys.modules.get("psycopg")
+    return driver is not None and isinstance(error, driver.Error)

@@ -1,4 +1,4 @@
-"""Which database a command works on: FAULTLINE_DATABASE_URL, else the embedded server if it runs.
+"""A command's connection: to FAULTLINE_DATABASE_URL, else to the embedded server if it runs.
 
 Nothing here starts a server, and nothing is imported before it is needed: `faultline --help` must
 not wait for a driver.
@@ -6,30 +6,37 @@ not wait for a driver.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from faultline.config import Settings
-from faultline.errors import DatabaseUnavailable
+from faultline.database import database_url
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.rows import TupleRow
 
+    from faultline.protocol import Protocol
+    from faultline.reading import Reading
 
-def database_url(settings: Settings) -> str:
-    """The URL to use, or DatabaseUnavailable saying what to do."""
-    if settings.database_url is not None:
-        return settings.database_url
-    from faultline.launcher import Server
 
-    for ephemeral in (True, False):
-        server = Server(settings.home, binaries=settings.binaries, ephemeral=ephemeral)
-        if server.is_running():
-            return server.url
-    raise DatabaseUnavailable(
-        "there is no database to work on: set FAULTLINE_DATABASE_URL, or start the embedded server "
-        "with `faultline db start`"
-    )
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A connection to an installation, with what may be done and asked there."""
+
+    conn: Connection[TupleRow]
+    verbs: Protocol
+    reading: Reading
+
+    def now(self) -> datetime:
+        """By the database's clock, which is the one that counts."""
+        row = self.conn.execute("select clock_timestamp()").fetchone()
+        assert row is not None
+        moment: datetime = row[0]
+        return moment
 
 
 def open_database(settings: Settings) -> Connection[TupleRow]:
@@ -38,3 +45,16 @@ def open_database(settings: Settings) -> Connection[TupleRow]:
     from faultline.connect import connect
 
     return connect(url, schema=None)
+
+
+@contextmanager
+def installation() -> Iterator[Installation]:
+    """The installation that the environment names, checked to be one that this client fits."""
+    settings = Settings.from_environment()
+    url = database_url(settings)
+    from faultline.connect import connect
+    from faultline.protocol import Protocol
+    from faultline.reading import Reading
+
+    with connect(url, schema=settings.schema) as conn:
+        yield Installation(conn, Protocol(settings.schema), Reading(settings.schema))

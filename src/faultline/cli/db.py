@@ -22,7 +22,13 @@ _NOT_RUNNING = 3
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="The embedded PostgreSQL: no Docker, no root, no set-up.",
+    help="""The embedded PostgreSQL: no Docker, no root, no set-up.
+
+    \b
+    Example:
+      faultline db start
+      faultline db psql
+    """,
 )
 
 

@@ -45,7 +45,7 @@ def migrate(
     elif check:
         typer.echo(_check(settings))
     else:
-        typer.echo(_migrate(settings, roles=not no_roles))
+        typer.echo(bring_up_to_date(settings, roles=not no_roles))
 
 
 def _as_sql(schema: str, *, roles: bool) -> str:
@@ -71,7 +71,8 @@ def _check(settings: Settings) -> str:
     return f"schema {settings.schema}: at version {SCHEMA_VERSION}"
 
 
-def _migrate(settings: Settings, *, roles: bool) -> str:
+def bring_up_to_date(settings: Settings, *, roles: bool = True) -> str:
+    """Migrate; answers with a sentence about what that took."""
     from faultline.migrate import is_current, migrate
     from faultline.script import SCHEMA_VERSION
 

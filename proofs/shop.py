@@ -1,0 +1,30 @@
+"""The app of the demo: a shop that charges its customers, and records it in a table of its own."""
+
+from __future__ import annotations
+
+import time
+
+from faultline import App, Context, assert_fence
+
+QUEUE = "shop"
+LEASE_SECONDS = 2.0
+SETUP = """
+drop schema if exists faultline_demo cascade;
+create schema faultline_demo;
+create table faultline_demo.charge (order_id int, job_id uuid, token bigint);
+"""
+
+app = App()
+
+
+@app.task(queue=QUEUE, lease_seconds=LEASE_SECONDS)
+def charge(ctx: Context, order_id: int) -> dict[str, int]:
+    """Takes its time, never looks at ctx.cancelled, and writes on a connection of its own."""
+    time.sleep(0.3)  # the payment provider thinks
+    with app.connect(autocommit=False) as conn:
+        conn.execute(
+            "insert into faultline_demo.charge values (%s, %s, %s)",
+            (order_id, ctx.job_id, ctx.token),
+        )
+        assert_fence(conn, ctx.job_id, ctx.token, schema=app.schema)  # last, then the commit
+    return {"charged": order_id}
