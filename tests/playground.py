@@ -279,3 +279,27 @@ async def _ask_for_sign() -> None:
             if await asked.fetchone() == (True,):
                 return
             await asyncio.sleep(0.05)
+
+
+@app.task(lease_seconds=1)
+def inside_a_transaction(ctx: Context) -> str:
+    """Is told while the server works for it, in a fenced transaction."""
+    with ctx.transaction() as tx:
+        tx.execute("insert into effect values (%s, %s, 'late')", (ctx.job_id, ctx.token))
+        if ctx.token == 1:
+            mark(ctx.job_id, ctx.token, "in")
+            try:
+                tx.execute("select pg_sleep(3600)")
+            except psycopg.OperationalError:
+                mark(ctx.job_id, ctx.token, "cut off")
+                raise
+    return f"token {ctx.token}"
+
+
+@app.task(lease_seconds=1)
+async def inside_an_async_transaction(ctx: Context) -> str:
+    async with ctx.transaction() as tx:
+        await tx.execute("insert into effect values (%s, %s, 'late')", (ctx.job_id, ctx.token))
+        if ctx.token == 1:
+            await ahold(ctx)
+    return f"token {ctx.token}"

@@ -286,3 +286,11 @@ def test_a_claim_says_which_jobs_one_more_crash_would_put_into_quarantine(
         stage.verbs.reclaim().run(stage.conn)
     # With a limit of 1 the first claim is the last chance, but nothing is suspected yet.
     assert seen == [set(), {2}, {3}]
+
+
+def test_a_lease_adopted_before_its_job_began_is_no_crash(stage: Stage) -> None:
+    job_id, token = stage.running("A", max_crashes=1)
+    assert stage.verbs.adopt("A+1", [(job_id, token)], started=False).run(stage.conn) == []
+    stage.expire(job_id)
+    [reclaimed] = stage.verbs.reclaim().run(stage.conn)
+    assert (reclaimed.state, reclaimed.crashes) == ("queued", 0)

@@ -154,3 +154,22 @@ def test_a_job_that_kills_its_process_is_quarantined_and_its_neighbours_are_not_
     assert len(set(pids)) == 3
     assert parent.told("job_isolated", job_id=poison, crashes=2)
     assert ground.stage.violations() == []
+
+
+def test_a_job_that_runs_alone_outlives_the_worker_that_claimed_it(
+    ground: Ground, url: str
+) -> None:
+    """Its worker dies of another job: the one that runs alone is neither lost nor punished."""
+    job_id, _ = ground.stage.running("X", task="neighbour", max_crashes=2)
+    ground.stage.expire(job_id)  # its first crash
+    with Process(url) as worker:
+        alone = pid_of(ground, job_id, 2)
+        assert worker.told("job_isolated", job_id=job_id)
+        worker.kill()
+        [name] = {seen["worker"] for seen in worker.told("worker_started")}
+        assert ground.stage.verbs.reclaim_dead(name).run(ground.stage.conn) == []
+        ground.stage.execute("insert into go values (%s, 0)", job_id)
+        ground.until_state(job_id, "succeeded")
+        until(lambda: not Path(f"/proc/{alone}").exists(), "its process has ended")
+    assert ground.stage.outcomes(job_id) == [(1, "expired"), (2, "succeeded")]
+    assert ground.stage.violations() == []

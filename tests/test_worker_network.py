@@ -74,10 +74,10 @@ def test_jobs_leased_by_a_claim_whose_answer_was_lost_are_handed_back_at_once(
 def test_a_connection_that_goes_silent_does_not_cost_a_running_job_its_lease(
     ground: Ground, proxy: Proxy
 ) -> None:
-    """The renewal is cut off at a third of the lease, and sent again on a new connection."""
+    """The renewal is cut off after a quarter of the lease, and sent again on a new connection."""
     stage = ground.stage
     with Process(proxy.url) as worker:
-        job_id = stage.enqueue("held", lease_seconds=3)
+        job_id = stage.enqueue("held", lease_seconds=6)
         ground.until_in(job_id, 1)
         worker.ready()
         proxy.go_silent()

@@ -17,6 +17,8 @@ from tests.playground import TABLES
 from tests.stage import Stage, until
 
 ROOT = Path(__file__).parent.parent
+# A copy of the package with a guard taken out comes first, where mutants are tried.
+PATH = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
 
 
 class Process:
@@ -35,7 +37,7 @@ class Process:
                 "--log-level",
                 "debug",
             ],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "FAULTLINE_DATABASE_URL": url, **variables},
+            env={**os.environ, "PYTHONPATH": PATH, "FAULTLINE_DATABASE_URL": url, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection, Connection, errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq.abc import PGcancel
 from psycopg.rows import TupleRow
 
 from faultline.config import DEFAULT_SCHEMA, schema_name
@@ -204,3 +206,20 @@ def sever(conn: Connection[Any] | AsyncConnection[Any]) -> None:
     """Cut the connection, whoever is using it just now, in whatever thread."""
     with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(conn.fileno())) as duplicate:
         duplicate.shutdown(socket.SHUT_RDWR)
+
+
+def abort(conn: Connection[Any] | AsyncConnection[Any]) -> None:
+    """Cut the connection, and have the server give up at once what it is doing for it.
+
+    A server that is busy would not notice for a long time, and keep the rows locked that the
+    transaction has written. Asking it may take as long as the network does, so a thread asks.
+    """
+    with suppress(psycopg.Error):
+        request = conn.pgconn.get_cancel()
+        sever(conn)
+        threading.Thread(target=_cancel, args=(request,), daemon=True).start()
+
+
+def _cancel(request: PGcancel) -> None:
+    with suppress(psycopg.Error, OSError):
+        request.cancel()

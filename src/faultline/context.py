@@ -113,7 +113,7 @@ class Context:
             self._cancel_reason = reason
             self._cancelled = True
         if sever and self._open:
-            from faultline.connect import sever as cut
+            from faultline.connect import abort
 
             for connection in list(self._open):
-                cut(connection)
+                abort(connection)

@@ -108,10 +108,10 @@ class Protocol:
         arguments = (*_columns(attempts), to_json(list(reports), "progress"))
         return self._call("progress", arguments, _nothing, casts=(*_ATTEMPTS, "jsonb"))
 
-    def adopt(self, worker: str, attempts: Attempts) -> Call[list[Stale]]:
+    def adopt(self, worker: str, attempts: Attempts, *, started: bool = True) -> Call[list[Stale]]:
         """These leases are this worker's from now on; answers with the stale ones."""
-        casts = ("text", *_ATTEMPTS)
-        return self._call("adopt", (worker, *_columns(attempts)), _each(Stale), casts=casts)
+        arguments = (worker, *_columns(attempts), started)
+        return self._call("adopt", arguments, _each(Stale), casts=("text", *_ATTEMPTS))
 
     def complete(
         self, attempts: Attempts, results: Sequence[Any] | None = None

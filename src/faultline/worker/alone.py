@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import signal
 from contextlib import suppress
 
@@ -24,9 +23,9 @@ START_SECONDS = 30.0
 class Alone:
     """Starts the processes of one worker's suspects."""
 
-    def __init__(self, worker: str, spec: Spec) -> None:
-        self._worker = worker
+    def __init__(self, spec: Spec, name: str) -> None:
         self._spec = spec
+        self.name = name  # of all of them, which is not the worker's own: they outlive it
 
     async def run(self, attempt: Attempt) -> Ending:
         """Run the attempt in a child; the ending says what is left to do here.
@@ -34,10 +33,9 @@ class Alone:
         The lease is kept here until the child says that it does: starting a process may take
         longer than a lease.
         """
-        name = f"{self._worker}+{secrets.token_hex(4)}"
         heard, said = os.pipe()
         try:
-            child = await Child.start(self._spec.for_lease(name, attempt.lease, said))
+            child = await Child.start(self._spec.for_lease(attempt.lease, said))
         finally:
             os.close(said)
         attempt.interrupt = lambda: _ask_to_stop(child, attempt)
@@ -49,7 +47,7 @@ class Alone:
             await child.wait()
             return Released(attempt, "its process did not start")
         attempt.alone = True
-        return Gone(attempt) if await child.wait() == 0 else Died(attempt, name)
+        return Gone(attempt) if await child.wait() == 0 else Died(attempt, self.name)
 
 
 async def _is_kept(pipe: int) -> bool:

@@ -42,9 +42,9 @@ class Spec:
             lease = Lease(**{**lease, "job_id": UUID(lease["job_id"])})
         return cls(values["app"], WorkerOptions(**values["options"]), lease, values["kept"])
 
-    def for_lease(self, name: str, lease: Lease, kept: int) -> Spec:
-        """The same worker under another name, for one job that was claimed already."""
-        return replace(self, options=replace(self.options, name=name), lease=lease, kept=kept)
+    def for_lease(self, lease: Lease, kept: int) -> Spec:
+        """The same worker, for one job that was claimed already."""
+        return replace(self, lease=lease, kept=kept)
 
 
 class Child:

@@ -194,7 +194,7 @@ class Keeper:
 
     async def _renew(self, due: list[Attempt]) -> None:
         """One statement for all of them; each then has its lease from the moment it was sent."""
-        seconds = min(attempt.lease.lease_seconds for attempt in due) / 3
+        seconds = min(attempt.lease.lease_seconds for attempt in due) / 4  # time for a second try
         sent = time.monotonic()
         call = self._verbs.renew([attempt.key for attempt in due])
         answers = {(r.job_id, r.token): r for r in await self._session.run(call, seconds)}

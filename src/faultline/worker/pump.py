@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import UUID
 
 import psycopg
@@ -48,6 +49,7 @@ class Pump:
         start: Callable[[list[Lease], float], None],
         known: Callable[[], list[tuple[UUID, int]]],
         poll_seconds: Callable[[], float],
+        apart: str | None,
     ) -> None:
         self._worker = worker
         self._queues = queues
@@ -58,6 +60,7 @@ class Pump:
         self._start = start
         self._known = known  # every attempt in hand
         self._poll_seconds = poll_seconds
+        self._apart = apart  # whose the leases of suspects are
         self._lanes = Lanes(queues, verbs, session)
         self._outage = Outage(worker, emit)
         self._signal = asyncio.Event()
@@ -135,8 +138,17 @@ class Pump:
             return
         self._lanes.claimed(leases)
         if leases:
+            await self._set_apart(leases)
             self._start(leases, sent)
         await self._sleep_or_not(len(leases) >= room)
+
+    async def _set_apart(self, leases: list[Lease]) -> None:
+        """What will run alone no longer shares this worker's fate, from before anything begins."""
+        suspects = [(lease.job_id, lease.token) for lease in leases if lease.last_chance]
+        if suspects and self._apart is not None:
+            call = self._verbs.adopt(self._apart, suspects, started=False)
+            with suppress(Unavailable):  # its process will find out
+                await self._session.run(call, CALL_SECONDS)
 
     async def _sleep_or_not(self, full: bool) -> None:
         """Ask to be notified when there is no more work; not while there is: it costs enqueuers."""

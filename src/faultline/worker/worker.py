@@ -124,7 +124,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         self._session = Session(url, schema)
         self._settler = Settler(self.name, self._verbs, self._session, self._hands, self._emit)
-        self._execution = Execution(self.name, self._emit, self._ended, self._alone())
+        alone = self._alone()
+        self._execution = Execution(self.name, self._emit, self._ended, alone)
         self._pump = Pump(
             self.name,
             self.queues,
@@ -136,6 +137,7 @@ class Worker:
             start=self._start,
             known=lambda: [attempt.key for attempt in self._hands.all()],
             poll_seconds=self._poll_seconds,
+            apart=alone.name if alone is not None else None,
         )
         self._reconciler = Reconciler(
             self.name,
@@ -215,8 +217,9 @@ class Worker:
     def _alone(self) -> Alone | None:
         if self._reference is None or self._only is not None:
             return None
-        options = replace(self.options, processes=1, max_jobs=None, queues=tuple(self.queues))
-        return Alone(self.name, Spec(self._reference, options))
+        name = f"{self.name}+alone"
+        options = replace(self.options, name=name, processes=1, queues=tuple(self.queues))
+        return Alone(Spec(self._reference, replace(options, max_jobs=None)), name)
 
     # ── ending ───────────────────────────────────────────────────────────────────────────────────
 
@@ -249,7 +252,8 @@ class Worker:
         if not await self._session.run(adopt, lease.lease_seconds / 2):
             self._start([lease], sent)
         if self._say_kept is not None:
-            os.write(self._say_kept, b"!")
+            with suppress(BrokenPipeError):  # it died meanwhile: nobody to tell
+                os.write(self._say_kept, b"!")
             os.close(self._say_kept)
 
     def _announce(self) -> None:

@@ -1,11 +1,13 @@
--- adopt: these leases are this worker's from now on, and start anew. How a process takes a running
--- job over from the one that claimed it for it; the token stays, since it is the same attempt.
+-- adopt: these leases are this worker's from now on, and start anew. How a process takes a job over
+-- from the one that claimed it for it; the token stays, since it is the same attempt. started says
+-- whether the job has begun: until it has, its lost lease is no crash.
 --
 -- Ensures  the leases still held have the new owner; the rest is recorded, returned as stale. (I3)
 -- Locks    lease rows in job_id order, token in the qual.
 -- Raises   LF003 bad argument.
-create or replace function {schema}.adopt(worker text, job_ids uuid[], tokens bigint[])
-returns setof {schema}.stale
+create or replace function {schema}.adopt(
+    worker text, job_ids uuid[], tokens bigint[], started boolean default true
+) returns setof {schema}.stale
 language plpgsql
 {probing}
 as $$
@@ -20,7 +22,8 @@ begin
     perform check_attempts(adopt.job_ids, adopt.tokens);
     with held as (
         update lease l
-           set worker = adopt.worker, expires_at = v_now + make_interval(secs => l.lease_seconds)
+           set worker = adopt.worker, started = adopt.started,
+               expires_at = v_now + make_interval(secs => l.lease_seconds)
           from (select job_id, token from unnest(adopt.job_ids, adopt.tokens) u(job_id, token)
                  order by job_id offset 0) u
          where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > v_now

@@ -1,0 +1,311 @@
+"""The pages of docs/, done as a reader does them: files saved, code run, commands typed.
+
+    ```python    run in one interpreter per page; or saved, if its first line is `# name.py`
+    ```console   each `$ ` line is typed into a shell, and the lines below it are what it prints
+    ```sql       run on the page's database
+
+What is printed may differ in numbers, times, ids and names of workers; … stands for anything, alone
+on a line for any lines. An id that a page has shown stands for the real one afterwards. A command
+that does not end by itself stays in its own terminal until `^C`, or the end of the page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+
+from tests.stage import until
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"# ([\w/]+\.py)\n")
+STAYS = re.compile(r"faultline (dev|worker|reconcile)\b(?!.*--(max-jobs|once|help))")
+READY = re.compile(r"serves |worker_started|reconciling")
+COMMAND_SECONDS = 60
+
+INTERPRETER = """
+import json, os, sys, traceback
+_answers, sys.stdout = sys.stdout, sys.stderr
+for _line in sys.stdin:
+    _text, _place, _first = json.loads(_line)
+    try:
+        exec(compile("\\n" * _first + _text, _place, "exec"))
+        _wrong = ""
+    except BaseException:
+        _wrong = traceback.format_exc()
+    print(json.dumps(_wrong), file=_answers, flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, and the line of its fence."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    """All of them, in order."""
+    text = page.read_text()
+    return [
+        Block(found[1], found[2], text.count("\n", 0, found.start()) + 1)
+        for found in FENCE.finditer(text)
+    ]
+
+
+# ── what a command prints, compared with what the page shows ─────────────────────────────────────
+
+PARTS = re.compile(
+    r"(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+    r"|(?P<worker>[\w.-]+:\d+:[0-9a-f]{8}[\w.+]*)"
+    r"|(?P<ago>\d[\d.,]* (?:ms|s|min|h|d) ago|now)"
+    r"|(?P<time>\d[\d.,]* ?(?:ms|s|min|h|d)\b)"
+    r"|(?P<number>\d+(?:[.,]\d+)*)"
+    r"|(?P<anything>…)"
+    r"|(?P<space>\s+)"
+)
+SHAPES = {
+    "worker": r"[\w.-]+:\d+:[0-9a-f]{8}[\w.+]*",
+    "ago": r"(?:\d[\d.,]* (?:ms|s|min|h|d) ago|now)",
+    "time": r"\d[\d.,]* ?(?:ms|s|min|h|d)\b",
+    "number": r"\d+(?:[.,]\d+)*",
+    "anything": r".*",
+    "space": r"[ \t]+",
+}
+ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+class Shown:
+    """The lines that a page shows; the ids in them become known when they are found."""
+
+    def __init__(self, lines: list[str], ids: dict[str, str]) -> None:
+        self.lines = lines
+        self._ids = ids
+        self._new: dict[str, str] = {}  # groups of the pattern
+        self._pattern = re.compile("".join(self._line(line) for line in lines))
+
+    def is_all_of(self, printed: str) -> bool:
+        return self._learn(self._pattern.fullmatch(_trimmed(printed)))
+
+    def is_at_the_start_of(self, printed: str) -> bool:
+        return self._learn(self._pattern.match(_trimmed(printed)))
+
+    def _line(self, line: str) -> str:
+        if line.strip() == "…":
+            return r"(?:.*\n)*?"
+        pattern, at = "", 0
+        for found in PARTS.finditer(line.rstrip()):
+            kind = found.lastgroup
+            assert kind is not None
+            pattern += re.escape(line[at : found.start()])
+            pattern += self._id(found[0]) if kind == "id" else SHAPES[kind]
+            at = found.end()
+        return pattern + re.escape(line.rstrip()[at:]) + r"\n"
+
+    def _id(self, text: str) -> str:
+        if text in self._ids:
+            return re.escape(self._ids[text])
+        if text in self._new:
+            return f"(?P={self._new[text]})"
+        self._new[text] = f"id{len(self._new)}"
+        return f"(?P<{self._new[text]}>{ID})"
+
+    def _learn(self, found: re.Match[str] | None) -> bool:
+        if found is not None:
+            self._ids.update({text: found[group] for text, group in self._new.items()})
+        return found is not None
+
+
+def _trimmed(printed: str) -> str:
+    return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+
+
+# ── the reader ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Terminal:
+    """A command that stays, and all it has printed."""
+
+    def __init__(self, command: str, directory: Path, environment: Mapping[str, str]) -> None:
+        self.process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=directory,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
+        )
+        self.printed = ""
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.printed += line
+
+    def starts(self) -> int:
+        """How often a worker has begun in it."""
+        return len(READY.findall(self.printed))
+
+    def end(self, sign: signal.Signals = signal.SIGTERM) -> int:
+        """Its exit status, after this signal."""
+        if self.process.poll() is None:
+            self.process.send_signal(sign)
+        try:
+            status = self.process.wait(COMMAND_SECONDS)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+        self._thread.join(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+
+class Reader:
+    """Works through one page in a directory of its own."""
+
+    def __init__(self, page: Path, directory: Path, environment: Mapping[str, str]) -> None:
+        self.page = page
+        self.directory = directory
+        self.environment = environment
+        self.terminals: list[Terminal] = []
+        self.status = 0  # of the last command
+        self.ids: dict[str, str] = {}
+        self._interpreter: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for terminal in self.terminals:
+            terminal.end()
+        if self._interpreter is not None:
+            self._interpreter.communicate(timeout=COMMAND_SECONDS)  # the end of its input
+
+    def do(self, block: Block) -> None:
+        """Do what the block says; AssertionError if that is not what happens."""
+        place = f"{self.page.name}, line {block.line}"
+        if block.language == "sql":
+            with psycopg.connect(self.environment["FAULTLINE_DATABASE_URL"], autocommit=True) as c:
+                c.execute(block.text)
+        elif block.language == "console":
+            for command, lines in _typed(block.text):
+                self._type(command, lines, place)
+        elif block.language == "python":
+            if named := NAMED.match(block.text):
+                self._save(named[1], block.text)
+            else:
+                self._run(block)
+
+    # ── Python ───────────────────────────────────────────────────────────────────────────────────
+
+    def _save(self, name: str, text: str) -> None:
+        """As an editor does; whoever watches the file has seen it before the reader goes on."""
+        compile(text, name, "exec")
+        path = self.directory / name
+        before = {terminal: terminal.starts() for terminal in self.terminals}
+        watched = path.exists() and path.read_text() != text
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        for terminal, count in before.items():
+            if watched and "restarting" not in terminal.printed or terminal.process.poll() is None:
+                args: Any = terminal.process.args
+                if watched and "faultline dev" in args[2]:
+                    until(lambda t=terminal, n=count: t.starts() > n, "the worker is started anew")
+
+    def _run(self, block: Block) -> None:
+        if self._interpreter is None:
+            self._interpreter = subprocess.Popen(
+                [sys.executable, "-W", "error", "-c", INTERPRETER],
+                cwd=self.directory,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        stdin, stdout = self._interpreter.stdin, self._interpreter.stdout
+        assert stdin is not None
+        assert stdout is not None
+        print(json.dumps([block.text, self.page.name, block.line]), file=stdin, flush=True)
+        answer = stdout.readline()
+        assert answer, f"{self.page.name}, line {block.line}: the interpreter is gone"
+        assert not json.loads(answer), json.loads(answer)
+
+    # ── the shell ────────────────────────────────────────────────────────────────────────────────
+
+    def _type(self, command: str, lines: list[str], place: str) -> None:
+        for shown, real in self.ids.items():
+            command = command.replace(shown, real)
+        if command == "echo $?":
+            assert lines == [str(self.status)], f"{place}: the status was {self.status}"
+            self.status = 0
+            return
+        assert self.status == 0, f"{place}: the command before ended with {self.status}"
+        if STAYS.search(command):
+            self._stay(command, lines, place)
+            return
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+        self.status = done.returncode
+        assert Shown(lines, self.ids).is_all_of(done.stdout), _differs(
+            place, command, lines, done.stdout
+        )
+
+    def _stay(self, command: str, lines: list[str], place: str) -> None:
+        end = lines.index("^C") if "^C" in lines else len(lines)
+        terminal = Terminal(command, self.directory, self.environment)
+        self.terminals.append(terminal)
+
+        def told(count: int) -> bool:
+            return terminal.starts() > 0 and Shown(lines[:count], self.ids).is_at_the_start_of(
+                terminal.printed
+            )
+
+        try:
+            until(lambda: told(end) or terminal.process.poll() is not None, f"{command} is ready")
+            if "^C" in lines:
+                self.terminals.remove(terminal)
+                self.status = terminal.end(signal.SIGINT)
+                lines = [line for line in lines if line != "^C"]
+        except AssertionError:
+            pass
+        assert told(len(lines)), _differs(place, command, lines, terminal.printed)
+
+
+def _typed(text: str) -> list[tuple[str, list[str]]]:
+    """The commands of a block, each with the lines that it prints."""
+    found: list[tuple[str, list[str]]] = []
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.startswith("$ "):
+            found.append((line.removeprefix("$ "), []))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+def _differs(place: str, command: str, lines: list[str], printed: str) -> str:
+    shown = "\n".join(lines)
+    return f"{place}: $ {command}\n── the page shows\n{shown}\n── it printed\n{printed}"

@@ -1,0 +1,60 @@
+"""ctx.transaction(): a handler's writes commit only while its attempt owns the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.stage import Stage, until
+from tests.workers import Ground, Process
+
+
+@pytest.fixture
+def ground(stage: Stage) -> Ground:
+    return Ground(stage)
+
+
+@pytest.fixture
+def url(stage: Stage) -> Iterator[str]:
+    with stage.login("worker") as url:
+        yield url
+
+
+def test_a_handler_waiting_in_a_fenced_transaction_is_cut_off_when_its_lease_is_lost(
+    ground: Ground, url: str
+) -> None:
+    """Its thread hangs in a statement of an hour: only cutting its connection frees it."""
+    stage = ground.stage
+    job_id = stage.enqueue("inside_a_transaction", lease_seconds=1)
+    with Process(url) as a:
+        ground.until_in(job_id, 1)
+        a.stall()
+        with Process(url) as b:
+            b.until("job_completed", job_id=job_id, token=2)
+            a.wake()
+            a.until("lease_lost", job_id=job_id)
+            until(lambda: (1, "cut off") in ground.marks(job_id), "the handler is free again")
+            sleeping = "select count(*) from pg_stat_activity where query = 'select pg_sleep(3600)'"
+            until(lambda: stage.value(sleeping) == 0, "the server has given up as well")
+    assert ground.effects(job_id) == [2]
+    assert stage.violations() == []
+
+
+def test_a_fenced_transaction_of_a_lost_attempt_is_rolled_back(ground: Ground, url: str) -> None:
+    """The transaction was opened before the stall, and is left after the takeover."""
+    stage = ground.stage
+    job_id = stage.enqueue("inside_an_async_transaction", lease_seconds=1)
+    with Process(url) as a:
+        ground.until_in(job_id, 1)
+        a.stall()
+        ground.go(job_id, 1)
+        with Process(url) as b:
+            b.until("job_completed", job_id=job_id, token=2)
+            a.wake()
+            until(lambda: stage.refusals(job_id), "the refusal is kept")
+            following = stage.enqueue("add", {"a": 1, "b": 2})
+            ground.until_state(following, "succeeded")
+    assert ground.effects(job_id) == [2]
+    assert stage.outcomes(job_id) == [(1, "expired"), (2, "succeeded")]
+    assert stage.violations() == []
