@@ -182,3 +182,20 @@ def test_without_a_parent_a_dead_workers_job_is_taken_over_half_a_second_after_e
     [expired, _] = ground.stage.reading.attempts(ground.stage.conn, job_id)
     late = (expired["at"] - expired["lease_expired_at"]).total_seconds()
     assert 0 <= late < 0.5
+
+
+def test_a_queue_that_nobody_knows_is_a_warning_and_served_all_the_same(ground: Ground) -> None:
+    queues = ("--queues", "default,bililng")
+    with ground.stage.login("worker") as url, Process(url, *queues) as worker:
+        worker.until("unknown_queue", queue="bililng", level="warning")
+        job_id = ground.stage.enqueue("add", {"a": 1, "b": 2}, queue="bililng")
+        ground.until_state(job_id, "succeeded")
+        assert [seen["queue"] for seen in worker.told("unknown_queue")] == ["bililng"]
+
+
+def test_a_worker_without_permission_says_which_role_it_needs(ground: Ground) -> None:
+    with ground.stage.login("reader") as url, Process(url) as worker:
+        assert worker.ended() == 1
+        [sentence] = worker.errors
+        assert sentence.startswith("faultline: ")
+        assert "faultline_worker" in sentence

@@ -205,6 +205,15 @@ class WorkerStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownQueue(Event):
+    """The worker was told to serve a queue that has never had a job and that no task names."""
+
+    event = "unknown_queue"
+    level = "warning"
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerDraining(Event):
     """The worker was asked to end: it claims nothing more and waits for what runs."""
 
@@ -266,6 +275,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     JobQuarantined,
     JobIsolated,
     WorkerStarted,
+    UnknownQueue,
     WorkerDraining,
     DatabaseLost,
     DatabaseBack,

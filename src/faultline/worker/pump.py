@@ -17,7 +17,7 @@ from uuid import UUID
 
 import psycopg
 
-from faultline.errors import FaultlineError
+from faultline.errors import DatabaseUnavailable, FaultlineError
 from faultline.events import Emit
 from faultline.jobs import Lease
 from faultline.protocol import Protocol
@@ -79,10 +79,16 @@ class Pump:
             self._lanes.refresh_soon()
             self._signal.set()
 
-    async def begin(self) -> None:
-        """Connect, and fail now if this worker could never claim anything."""
+    async def begin(self) -> set[str]:
+        """Connect, and fail now if this worker could never claim anything; answers with those of
+        its queues that have had a job."""
         await self._session.connection()
-        await self._session.run(self._verbs.claim(self._worker, []), CALL_SECONDS)
+        try:
+            await self._session.run(self._verbs.claim(self._worker, []), CALL_SECONDS)
+            lanes = await self._session.run(self._verbs.lanes(self._queues), CALL_SECONDS)
+        except Unavailable as error:
+            raise DatabaseUnavailable(str(error)) from error
+        return {lane.queue for lane in lanes}
 
     async def run(self, going_on: Callable[[], bool]) -> None:
         """Until `going_on` says no and all is written; an outage only makes it wait."""

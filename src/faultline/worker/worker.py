@@ -24,7 +24,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from faultline import __version__
-from faultline.events import Emit, LeaseAcquired, WorkerDraining, WorkerExit, WorkerStarted
+from faultline.events import (
+    Emit,
+    LeaseAcquired,
+    UnknownQueue,
+    WorkerDraining,
+    WorkerExit,
+    WorkerStarted,
+)
 from faultline.jobs import Lease
 from faultline.log import log_to
 from faultline.protocol import Protocol
@@ -89,10 +96,10 @@ class Worker:
         """Until drained, or until its one job has ended; answers with the exit status."""
         only = self._only
         try:
-            await self._pump.begin()
+            used = await self._pump.begin()
             self._keeper.start()
             if only is None:
-                self._announce()
+                self._announce(used)
             else:
                 await self._take_over(only)
             await self._pump.run(self._going_on)
@@ -256,10 +263,14 @@ class Worker:
                 os.write(self._say_kept, b"!")
             os.close(self._say_kept)
 
-    def _announce(self) -> None:
+    def _announce(self, used: set[str]) -> None:
+        known = used.union(self._app.queues)
         self._emit(
             WorkerStarted(self.name, tuple(self.queues), self.options.concurrency, os.getpid())
         )
+        for queue in self.queues:
+            if queue not in known:  # it may come; or it is a slip of the pen
+                self._emit(UnknownQueue(self.name, queue))
 
     @contextmanager
     def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
