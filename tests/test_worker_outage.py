@@ -89,3 +89,24 @@ def test_a_worker_goes_on_by_itself_when_the_server_does_and_nothing_is_lost_or_
         if fault == "outage":
             assert stage.job(held)["result"] != "token 1"
         assert stage.violations() == []
+
+
+def test_a_worker_that_is_to_end_while_the_database_is_away_does_not_wait_for_ever(
+    server: Server,
+) -> None:
+    prepared(server)
+    with Stage(server.url) as stage:
+        job_id = stage.enqueue("stays", lease_seconds=3)
+    with Process(server.url) as worker:
+        worker.until("execution_started", job_id=job_id)
+        crash(server)
+        worker.until("database_lost")
+        worker.terminate()
+        worker.until("worker_draining")
+        worker.terminate()
+        assert worker.ended() == 1
+        assert worker.told("worker_exit", reason="database away")
+    server.restart()
+    with Process(server.url), Stage(server.url) as stage:
+        until(lambda: stage.state(job_id) == "succeeded", "somebody else goes on")
+        assert stage.violations() == []

@@ -90,17 +90,21 @@ class Pump:
             raise DatabaseUnavailable(str(error)) from error
         return {lane.queue for lane in lanes}
 
-    async def run(self, going_on: Callable[[], bool]) -> None:
-        """Until `going_on` says no and all is written; an outage only makes it wait."""
+    async def run(self, going_on: Callable[[], bool], patient: Callable[[], bool]) -> bool:
+        """Until `going_on` says no and all is written; an outage only makes it wait, as long as
+        it is `patient`. False: not all could be written."""
         while going_on() or self._settler:
             try:
                 await self.settle_and_claim()
             except (Unavailable, psycopg.Error, FaultlineError, TimeoutError) as error:
+                if not patient():
+                    return False
                 await self._outage.wait(error)
             else:
                 self._outage.over()
                 if going_on():
                     await self._wait()
+        return True
 
     async def settle_and_claim(self) -> None:
         """One step. Raises Unavailable; what was to be written is then kept for the next."""

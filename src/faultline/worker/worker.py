@@ -12,6 +12,7 @@ ever runs on one of them.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import signal
@@ -51,6 +52,7 @@ from faultline.worker.settler import Settler
 if TYPE_CHECKING:
     from faultline.app import App
 
+PATIENCE_SECONDS = 5.0  # of a worker that was hurried, with a database that is away
 LISTENING_POLLS = 5.0  # how much rarer a worker polls for jobs that it is told of
 
 
@@ -78,6 +80,7 @@ class Worker:
         self._begun = 0
         self._draining = False
         self._reason = "drained"
+        self._patient_until = math.inf
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
@@ -102,14 +105,15 @@ class Worker:
                 self._announce(used)
             else:
                 await self._take_over(only)
-            await self._pump.run(self._going_on)
+            if not await self._pump.run(self._going_on, self._is_patient):
+                self._reason = "database away"  # its leases expire by themselves
         finally:
             self._keeper.stop()
             self._execution.stop()
             await self._session.close()
         if only is None:
             self._emit(WorkerExit(self.name, self._reason))
-        return STUCK if self._reason == "stuck" else 0
+        return {"stuck": STUCK, "database away": 1}.get(self._reason, 0)
 
     def drain(self) -> None:
         """Claim nothing more and wait for what runs; asked again, or after the grace, hand back."""
@@ -182,6 +186,10 @@ class Worker:
     def _going_on(self) -> bool:
         return bool(self._execution.running) or not (self._draining or self._only is not None)
 
+    def _is_patient(self) -> bool:
+        """Whether to wait for a database that is away; not for long once all is to be handed back."""
+        return time.monotonic() < self._patient_until
+
     def _start(self, leases: list[Lease], sent: float) -> None:
         """These were claimed by a call that was sent at this moment: begin them."""
         tasks, database = self._app.tasks, (self._app.url, self._app.schema)
@@ -237,6 +245,7 @@ class Worker:
 
     def _release_running(self) -> None:
         """Stop every handler and hand its job back; threads go down with the process."""
+        self._patient_until = min(self._patient_until, time.monotonic() + PATIENCE_SECONDS)
         for attempt in self._hands.all():
             if attempt.tell("shutdown") and not (attempt.alone or attempt.running):
                 self._execution.abandon(attempt)
