@@ -199,3 +199,20 @@ def test_a_worker_without_permission_says_which_role_it_needs(ground: Ground) ->
         [sentence] = worker.errors
         assert sentence.startswith("faultline: ")
         assert "faultline_worker" in sentence
+
+
+def test_a_log_that_nobody_reads_does_not_stop_the_worker(ground: Ground) -> None:
+    """Its pipe is full after 64 KiB; leases are kept and jobs are done all the same."""
+    with ground.stage.login("worker") as url, Process(url) as worker:
+        worker.ready()
+        job_id = ground.stage.enqueue("held", lease_seconds=1)
+        ground.until_in(job_id, 1)
+        with worker.unread():
+            many = [ground.stage.enqueue("add", {"a": n, "b": 0}) for n in range(400)]
+            for each in many:
+                ground.until_state(each, "succeeded")
+            expiry = "select expires_at from {schema}.lease where job_id = %s"
+            before = ground.stage.value(expiry, job_id)
+            until(lambda: ground.stage.value(expiry, job_id) > before, "the lease is renewed")
+        ground.go(job_id, 1)
+        worker.until("job_completed", job_id=job_id, token=1)

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
@@ -44,6 +45,8 @@ class Process:
             process_group=0,
         )
         self.events: list[dict[str, Any]] = []
+        self._reading = threading.Event()
+        self._reading.set()
         self.errors: list[str] = []
         self._threads = [
             threading.Thread(target=self._read, daemon=True),
@@ -55,7 +58,15 @@ class Process:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            self._reading.wait()
             self.events.append(json.loads(line))
+
+    @contextmanager
+    def unread(self) -> Iterator[None]:
+        """For a while nobody reads its log."""
+        self._reading.clear()
+        yield
+        self._reading.set()
 
     def _read_errors(self) -> None:
         assert self.process.stderr is not None

@@ -249,6 +249,15 @@ class ProcessDied(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class EventsDropped(Event):
+    """So many events before this one could not be delivered: whoever listens was too slow."""
+
+    event = "events_dropped"
+    level = "warning"
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerExit(Event):
     """The worker ends, and why: success, stale, drained, stuck, …"""
 
@@ -280,5 +289,6 @@ CATALOGUE: tuple[type[Event], ...] = (
     DatabaseLost,
     DatabaseBack,
     ProcessDied,
+    EventsDropped,
     WorkerExit,
 )

@@ -12,6 +12,7 @@
     keeper       a thread of its own: renews leases, tells handlers to stop
     reconciler   takes over what expired, promotes what is due, listens
     session      a connection whose every call is bounded in time; outage: what to do without one
+    announcer    lets events out through a thread of their own
     parent       several processes; child: one of them
 
 Nothing here decides whether a write is accepted: the database does. The worker's clock only makes

@@ -55,6 +55,7 @@ class Keeper:
         beat: Callable[[], tuple[list[str], dict[str, Any]]] | None,
         abandon: Callable[[Attempt], None],
         beside: Reconciler,
+        last: Callable[[], None] = nothing,
     ) -> None:
         self._worker = worker
         self._verbs = verbs
@@ -63,6 +64,7 @@ class Keeper:
         self._beat = beat  # who the worker is and what it does; None: nobody is to know
         self._abandon = abandon  # gives a handler up, on the worker's loop
         self._beside = beside  # runs on this loop too
+        self._last = last  # to be called before the process is given up
         self._url = url
         self._session = Session(url, verbs.schema)
         self._outage = Outage(worker, nothing)
@@ -241,6 +243,7 @@ class Keeper:
                 await session.run(self._verbs.release(others), 2.0)
         await self._say_goodbye()
         self._emit(WorkerExit(self._worker, "stuck"))
+        self._last()
         os._exit(STUCK)
 
 

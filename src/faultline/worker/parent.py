@@ -18,6 +18,7 @@ import psycopg
 from faultline.errors import FaultlineError
 from faultline.events import Emit, ProcessDied, WorkerExit
 from faultline.protocol import Protocol
+from faultline.worker.announcer import Announcer
 from faultline.worker.child import Child, Spec
 from faultline.worker.endings import reclaimed_events
 from faultline.worker.session import Session, Unavailable
@@ -35,7 +36,7 @@ class Parent:
         self._verbs = Protocol(schema)
         self._url = url
         self._spec = spec
-        self._emit = emit
+        self._emit = Announcer(name, emit)
         self._children: dict[str, Child] = {}
         self._ending = asyncio.Event()
 
@@ -47,10 +48,12 @@ class Parent:
         session = Session(self._url, self._verbs.schema)
         try:
             await session.connection()  # what is wrong is said once, not by every child
+            await session.close()
+            await asyncio.gather(*(self._keep(n) for n in range(self._spec.options.processes)))
+            self._emit(WorkerExit(self._name, "drained"))
         finally:
             await session.close()
-        await asyncio.gather(*(self._keep(n) for n in range(self._spec.options.processes)))
-        self._emit(WorkerExit(self._name, "drained"))
+            self._emit.close()
         return 0
 
     def drain(self) -> None:

@@ -38,6 +38,7 @@ from faultline.log import log_to
 from faultline.protocol import Protocol
 from faultline.reference import reference_of
 from faultline.worker.alone import Alone
+from faultline.worker.announcer import Announcer
 from faultline.worker.attempt import Attempt, Hands
 from faultline.worker.child import Spec
 from faultline.worker.endings import Ending, Released
@@ -69,7 +70,7 @@ class Worker:
     ) -> None:
         self._app = app
         self.options = options or WorkerOptions()
-        self._emit = emit or log_to(sys.stdout, self.options.log, self.options.log_level)
+        self._listener = emit or log_to(sys.stdout, self.options.log, self.options.log_level)
         self.name = self.options.name or worker_name()
         self.queues = list(self.options.queues) or app.queues
         self._reference = reference or reference_of(app)
@@ -107,12 +108,13 @@ class Worker:
                 await self._take_over(only)
             if not await self._pump.run(self._going_on, self._is_patient):
                 self._reason = "database away"  # its leases expire by themselves
+            if only is None:
+                self._emit(WorkerExit(self.name, self._reason))
         finally:
             self._keeper.stop()
             self._execution.stop()
             await self._session.close()
-        if only is None:
-            self._emit(WorkerExit(self.name, self._reason))
+            self._emit.close()
         return {"stuck": STUCK, "database away": 1}.get(self._reason, 0)
 
     def drain(self) -> None:
@@ -132,6 +134,7 @@ class Worker:
     def prepare(self) -> None:
         """Put the parts together, on the event loop that will run them."""
         url, schema = self._app.url, self._app.schema
+        self._emit = Announcer(self.name, self._listener)
         loop = asyncio.get_running_loop()
         self._session = Session(url, schema)
         self._settler = Settler(self.name, self._verbs, self._session, self._hands, self._emit)
@@ -170,6 +173,7 @@ class Worker:
             beat=self._beat if self._only is None else None,
             abandon=lambda attempt: _soon(loop, self._execution.abandon, attempt),
             beside=self._reconciler,
+            last=self._emit.close,
         )
 
     # ── what the parts ask ───────────────────────────────────────────────────────────────────────
@@ -187,7 +191,7 @@ class Worker:
         return bool(self._execution.running) or not (self._draining or self._only is not None)
 
     def _is_patient(self) -> bool:
-        """Whether to wait for a database that is away; not for long once all is to be handed back."""
+        """Whether to wait for a database that is away; not for long once it was hurried."""
         return time.monotonic() < self._patient_until
 
     def _start(self, leases: list[Lease], sent: float) -> None:
