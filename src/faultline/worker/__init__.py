@@ -12,6 +12,7 @@
     keeper       a thread of its own: renews leases, tells handlers to stop
     reconciler   takes over what expired, promotes what is due, listens
     session      a connection whose every call is bounded in time; outage: what to do without one
+    runner       the loop of a process of its own
     announcer    lets events out through a thread of their own
     parent       several processes; child: one of them
 
@@ -33,6 +34,7 @@ from faultline.reference import reference_of
 from faultline.worker.child import Spec
 from faultline.worker.options import WorkerOptions
 from faultline.worker.parent import Parent
+from faultline.worker.runner import run_to_end
 from faultline.worker.worker import Worker, worker_name
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ def run(
     """Run a worker, or several processes of it, until SIGTERM or Ctrl-C; the exit status."""
     options = options or WorkerOptions()
     if options.processes == 1:
-        return asyncio.run(Worker(app, options, emit, reference=reference).main())
+        return run_to_end(Worker(app, options, emit, reference=reference).main())
     reference = reference or reference_of(app)
     if reference is None:
         raise InvalidArgument(
@@ -65,7 +67,7 @@ def run(
     async def main() -> int:
         return await Parent(name, app.url, app.schema, spec, emit).main()
 
-    return asyncio.run(main())
+    return run_to_end(main())
 
 
 async def arun(app: App, options: WorkerOptions | None = None, emit: Emit | None = None) -> int:

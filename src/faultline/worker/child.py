@@ -89,7 +89,8 @@ def main() -> int:
         return 0  # the parent is gone already
     spec = Spec.from_line(line)
     from faultline.reference import import_app
+    from faultline.worker.runner import run_to_end
     from faultline.worker.worker import Worker
 
     worker = Worker(import_app(spec.app), spec.options, reference=spec.app)
-    return asyncio.run(worker.main(spec, parent=sys.stdin.fileno()))
+    return run_to_end(worker.main(spec, parent=sys.stdin.fileno()))

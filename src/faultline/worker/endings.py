@@ -193,7 +193,7 @@ def ending_of(attempt: Attempt, raised: BaseException | None, returned: Any = No
         case Snooze():
             return Snoozed(attempt, raised.seconds)
         case Cancel():
-            return Cancelled(attempt, raised.reason)
+            return Cancelled(attempt, None if raised.reason is None else _clean(raised.reason))
         case Retry():
             return Failed(attempt, describe(raised), raised.after)
         case asyncio.CancelledError() if attempt.told is not None:
@@ -245,12 +245,21 @@ def _stopped(attempt: Attempt, *, still_running: bool = False) -> Ending:
 
 def describe(error: BaseException) -> dict[str, str]:
     """The error as it is kept: type, message, where; cut to a size, and fit for JSON."""
-    trace = "".join(traceback.format_exception(error))
     return {
         "type": type(error).__name__,
-        "message": _clean(str(error))[:MESSAGE_LIMIT],
-        "traceback": _clean(trace)[-TRACEBACK_LIMIT:],
+        "message": _clean(_said(lambda: str(error)))[:MESSAGE_LIMIT],
+        "traceback": _clean(_said(lambda: "".join(traceback.format_exception(error))))[
+            -TRACEBACK_LIMIT:
+        ],
     }
+
+
+def _said(say: Callable[[], str]) -> str:
+    """What an error says of itself, if it can: its `__str__` is the user's code."""
+    try:
+        return say()
+    except Exception:
+        return "(it cannot be shown)"
 
 
 def _clean(text: str) -> str:

@@ -1,0 +1,30 @@
+"""An event loop for a worker's own process: as asyncio.run, but no handler can hold it up.
+
+asyncio.run waits at the end for every task, also for a handler that ignores its cancellation, and
+it ends when a handler calls loop.stop().
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+def run_to_end(main: Coroutine[Any, Any, int]) -> int:
+    """Run it until it returns; what is left then goes down with the loop."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        task = loop.create_task(main)
+        while not task.done():
+            try:
+                loop.run_until_complete(task)
+            except RuntimeError:
+                if task.done():
+                    raise
+        return task.result()
+    finally:
+        loop.set_exception_handler(lambda *_: None)  # of tasks that are left behind
+        asyncio.set_event_loop(None)
+        loop.close()
