@@ -4,9 +4,10 @@
     ```console   each `$ ` line is typed into a shell, and the lines below it are what it prints
     ```sql       run on the page's database
 
-What is printed may differ in numbers, times, ids and names of workers; … stands for anything, alone
-on a line for any lines. An id that a page has shown stands for the real one afterwards. A command
-that does not end by itself stays in its own terminal until `^C`, or the end of the page.
+What is printed may differ in times, ids, names of workers, fractions and numbers of five digits and
+more; … stands for anything, alone on a line for any lines. An id that a page has shown stands for
+the real one afterwards. A command that does not end by itself stays in its own terminal until `^C`,
+or the end of the page.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import psycopg
 
@@ -71,7 +72,8 @@ PARTS = re.compile(
     r"|(?P<worker>[\w.-]+:\d+:[0-9a-f]{8}[\w.+]*)"
     r"|(?P<ago>\d[\d.,]* (?:ms|s|min|h|d) ago|now)"
     r"|(?P<time>\d[\d.,]* ?(?:ms|s|min|h|d)\b)"
-    r"|(?P<number>\d+(?:[.,]\d+)*)"
+    r"|(?P<clock>(?:\d{4}-\d{2}-\d{2}[ T])?\d{2}:\d{2}:\d{2}(?:\.\d+)?)"
+    r"|(?P<number>\d+\.\d+|\d{5,})"
     r"|(?P<anything>…)"
     r"|(?P<space>\s+)"
 )
@@ -79,7 +81,8 @@ SHAPES = {
     "worker": r"[\w.-]+:\d+:[0-9a-f]{8}[\w.+]*",
     "ago": r"(?:\d[\d.,]* (?:ms|s|min|h|d) ago|now)",
     "time": r"\d[\d.,]* ?(?:ms|s|min|h|d)\b",
-    "number": r"\d+(?:[.,]\d+)*",
+    "clock": r"(?:\d{4}-\d{2}-\d{2}[ T])?\d{2}:\d{2}:\d{2}(?:\.\d+)?",
+    "number": r"\d+(?:\.\d+)?(?:e-\d+)?",
     "anything": r".*",
     "space": r"[ \t]+",
 }
@@ -93,7 +96,9 @@ class Shown:
         self.lines = lines
         self._ids = ids
         self._new: dict[str, str] = {}  # groups of the pattern
-        self._pattern = re.compile("".join(self._line(line) for line in lines))
+        self._pattern = re.compile(
+            "".join(map(self._line, _trimmed("\n".join(lines)).splitlines()))
+        )
 
     def is_all_of(self, printed: str) -> bool:
         return self._learn(self._pattern.fullmatch(_trimmed(printed)))
@@ -128,7 +133,7 @@ class Shown:
 
 
 def _trimmed(printed: str) -> str:
-    return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in printed.rstrip().splitlines())
 
 
 # ── the reader ───────────────────────────────────────────────────────────────────────────────────
@@ -147,6 +152,7 @@ class Terminal:
             text=True,
             process_group=0,
         )
+        self.reloads = "faultline dev" in command
         self.printed = ""
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -217,15 +223,12 @@ class Reader:
         """As an editor does; whoever watches the file has seen it before the reader goes on."""
         compile(text, name, "exec")
         path = self.directory / name
-        before = {terminal: terminal.starts() for terminal in self.terminals}
-        watched = path.exists() and path.read_text() != text
+        changes = path.exists() and path.read_text() != text
+        watching = {t: t.starts() for t in self.terminals if changes and t.reloads}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        for terminal, count in before.items():
-            if watched and "restarting" not in terminal.printed or terminal.process.poll() is None:
-                args: Any = terminal.process.args
-                if watched and "faultline dev" in args[2]:
-                    until(lambda t=terminal, n=count: t.starts() > n, "the worker is started anew")
+        for terminal, count in watching.items():
+            until(lambda t=terminal, n=count: t.starts() > n, "the worker is started anew")
 
     def _run(self, block: Block) -> None:
         if self._interpreter is None:

@@ -4,40 +4,36 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from faultline.launcher import Server
+from tests.documents import Block, Reader, blocks
 from tests.stage import Stage
 
 README = Path(__file__).parent.parent / "README.md"
 
 
 def test_a_stranger_who_does_what_the_readme_says_gets_what_it_says(tmp_path: Path) -> None:
-    """The console lines and the Python between them, literally, in one shell."""
-    text = README.read_text()
-    section = text[text.index("## What there is today") : text.index("## The guarantee")]
-    script = ["set -e"]
-    for language, body in re.findall(r"```(console|python)\n(.*?)```", section, re.DOTALL):
-        if language == "python":
-            script.append(f".venv/bin/python - <<'PYTHON'\n{body}\nPYTHON")
-        else:
-            script += [line.removeprefix("$ ") for line in body.splitlines()]
-    (tmp_path / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    """The first app: its file, the commands around it, and the handler with the fenced write."""
+    page = README.read_text()
+    section = page[page.index("## A first app") : page.index("## The two commands")]
+    found = [block for block in blocks(README) if block.text in section]
+    setup, app, commands, fenced = found
+    assert setup.text.startswith("$ make setup && source .venv/bin/activate")
+    assert len(app.text.splitlines()) < 15
     tmp_path.chmod(0o755)
-    home = {"FAULTLINE_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "FAULTLINE_HOME": str(tmp_path / "home"),
+        "HOME": str(tmp_path),
+    }
     try:
-        done = subprocess.run(
-            ["bash", "-c", "\n".join(script)],
-            cwd=tmp_path,
-            env=home,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert re.search(r"succeeded \|\s+1 \| \{\"ok\": true\}", done.stdout)
+        with Reader(README, tmp_path, environment) as reader:
+            reader.do(app)
+            reader.do(commands)
+            together = app.text.removeprefix("# app.py\n") + fenced.text
+            reader.do(Block("python", together.replace("__main__", "__nobody__"), fenced.line))
     finally:
         Server(tmp_path / "home").stop()
 

@@ -23,7 +23,7 @@ MAY = {
         ("lanes", "reclaim", "reclaim_dead", "promote", "reconcile", "outcome",
          "create_partitions"), "wo"),
     **dict.fromkeys(
-        ("claim", "execute", "renew", "complete", "complete_one", "swap", "fail", "snooze",
+        ("claim", "execute", "renew", "adopt", "complete", "complete_one", "swap", "fail", "snooze",
          "release", "release_others", "cancel_attempt", "progress", "assert_fence", "fence",
          "report_refusal", "beat", "leave", "sleep", "awake"), "w"),
     **dict.fromkeys(

@@ -216,3 +216,15 @@ def test_a_log_that_nobody_reads_does_not_stop_the_worker(ground: Ground) -> Non
             until(lambda: ground.stage.value(expiry, job_id) > before, "the lease is renewed")
         ground.go(job_id, 1)
         worker.until("job_completed", job_id=job_id, token=1)
+
+
+def test_a_job_put_off_for_a_moment_does_not_wait_for_the_next_poll(ground: Ground) -> None:
+    with ground.stage.login("worker") as url, Process(url, "--poll-seconds", "60") as worker:
+        worker.ready()
+        jobs = [
+            ground.stage.enqueue("asks_to_retry", max_attempts=3),
+            ground.stage.enqueue("snoozes", max_attempts=1),
+            ground.stage.enqueue("fails", {"message": "no"}, max_attempts=2, backoff_seconds=0.2),
+        ]
+        for job_id, state in zip(jobs, ["succeeded", "succeeded", "failed"], strict=True):
+            ground.until_state(job_id, state)

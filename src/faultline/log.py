@@ -51,6 +51,10 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"worker {f['worker']} serves {', '.join(f['queues'])}; {f['concurrency']} jobs at once"
     ),
     "worker_draining": lambda f: f"worker {f['worker']} takes no more; {f['running']} running",
+    "unknown_queue": lambda f: (
+        f"queue {f['queue']} has never had a job, and no task names it: is it spelt right?"
+    ),
+    "events_dropped": lambda f: f"{f['count']} events before this one were not written",
     "database_lost": lambda f: f"database lost: {f['error']}",
     "database_back": lambda f: f"database back after {_number(f['away_seconds'])} s",
     "process_died": lambda f: (

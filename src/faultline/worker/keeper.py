@@ -29,8 +29,8 @@ from faultline.jobs import Renewal
 from faultline.protocol import Protocol
 from faultline.worker.attempt import ABANDON_SECONDS, Attempt, Hands
 from faultline.worker.endings import Abandoned, ending_of
-from faultline.worker.outage import Outage
-from faultline.worker.reconciler import Reconciler, nothing
+from faultline.worker.outage import Outage, nothing
+from faultline.worker.reconciler import Reconciler
 from faultline.worker.session import Session, Unavailable
 
 BEAT_SECONDS = 10.0
@@ -88,6 +88,10 @@ class Keeper:
     def wake(self) -> None:
         """There is something new in the hands."""
         self._soon(self._woken)
+
+    def look_again(self) -> None:
+        """A job was put off: the reconciler does not know of it yet."""
+        self._soon(self._beside.look_again)
 
     def ask_about(self, job_id: UUID) -> None:
         """Renew this job's lease now: the answer says whether somebody cancelled it."""

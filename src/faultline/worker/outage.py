@@ -12,6 +12,10 @@ FIRST_SECONDS = 0.05
 LONGEST_SECONDS = 5.0
 
 
+def nothing(_: object = None) -> None:
+    """For whoever has nobody to tell."""
+
+
 class Outage:
     """One connection's trouble."""
 

@@ -20,16 +20,12 @@ from faultline.events import Emit
 from faultline.jobs import Reconciled
 from faultline.protocol import Protocol
 from faultline.worker.endings import reclaimed_events
-from faultline.worker.outage import Outage
+from faultline.worker.outage import Outage, nothing
 from faultline.worker.session import Deadline, Session, Unavailable
 
 CALL_SECONDS = 10.0
 PARTITIONS_EVERY = 3600.0  # seconds between two looks whether next month's partitions are there
 MAX_JOBS = 1000
-
-
-def nothing(_: object = None) -> None:
-    """Nobody to tell."""
 
 
 class Reconciler:
@@ -58,12 +54,17 @@ class Reconciler:
         self._ears = Session(listen_url, verbs.schema) if listen_url else self._session
         self._hearing: psycopg.AsyncConnection[object] | None = None
         self._partitions_at = 0.0
+        self._sooner = asyncio.Event()
         self._outage = Outage(worker, emit if announce else nothing)
 
     @property
     def listening(self) -> bool:
         """Whether notifications arrive; behind a pooler they do not."""
         return self._hearing is not None and not self._hearing.closed
+
+    def look_again(self) -> None:
+        """A job was put off, perhaps only for a moment: ask again when the next one is due."""
+        self._sooner.set()
 
     async def run(self) -> None:
         """Until cancelled; an outage only makes it wait."""
@@ -98,11 +99,24 @@ class Reconciler:
         pause = self._poll_seconds * random.uniform(0.9, 1.1)  # noqa: S311
         if next_seconds is not None:
             pause = min(pause, max(next_seconds, 0.0) + random.uniform(0.0, 0.05))  # noqa: S311
-        if not await self._listen():
-            await asyncio.sleep(pause)
-            return
+        hearing = asyncio.ensure_future(self._hear() if await self._listen() else _nothing_ever())
+        sooner = asyncio.ensure_future(self._sooner.wait())
+        try:
+            done, _ = await asyncio.wait(
+                {hearing, sooner}, timeout=pause, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                task.result()
+        finally:
+            hearing.cancel()
+            sooner.cancel()
+            await asyncio.gather(hearing, sooner, return_exceptions=True)
+            self._sooner.clear()
+
+    async def _hear(self) -> None:
+        """Until something is said that may change when to look again."""
         conn = await self._ears.connection()
-        async for heard in conn.notifies(timeout=pause, stop_after=1):
+        async for heard in conn.notifies(stop_after=1):
             if heard.payload.startswith("cancel "):
                 self._on_cancel(UUID(heard.payload.removeprefix("cancel ")))
             else:
@@ -124,6 +138,10 @@ class Reconciler:
             self._hearing = conn
             self._on_work(None)  # what was announced before we listened
         return True
+
+
+async def _nothing_ever() -> None:
+    await asyncio.Event().wait()
 
 
 async def reconcile_forever(

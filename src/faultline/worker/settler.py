@@ -8,7 +8,7 @@ anything is sent again; one ending that cannot be written does not stop its neig
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import psycopg
 
@@ -17,7 +17,8 @@ from faultline.events import Emit, StaleWriteBlocked
 from faultline.jobs import Stale
 from faultline.protocol import Protocol
 from faultline.worker.attempt import Hands
-from faultline.worker.endings import Completed, Ending, Failed, Gone, describe
+from faultline.worker.endings import Completed, Ending, Failed, Gone, Snoozed, describe
+from faultline.worker.outage import nothing
 from faultline.worker.session import Session, Unavailable
 
 MAX_BATCH = 1000
@@ -28,13 +29,20 @@ class Settler:
     """The endings of one worker that are not in the database yet."""
 
     def __init__(
-        self, worker: str, verbs: Protocol, session: Session, hands: Hands, emit: Emit
+        self,
+        worker: str,
+        verbs: Protocol,
+        session: Session,
+        hands: Hands,
+        emit: Emit,
+        on_put_off: Callable[[], None] = nothing,
     ) -> None:
         self._worker = worker
         self._verbs = verbs
         self._session = session
         self._hands = hands
         self._emit = emit
+        self._on_put_off = on_put_off  # a job is to be run again, later
         self._waiting: list[Ending] = []
         self._unsure: list[Ending] = []  # sent, and never answered
 
@@ -116,6 +124,8 @@ class Settler:
                 seconds = round(now - ending.attempt.started_at, 3)
                 if (event := ending.event(self._worker, seconds)) is not None:
                     self._emit(event)
+        if isinstance(batch[0], Failed | Snoozed):
+            self._on_put_off()
         for item in stale:
             self._emit(
                 StaleWriteBlocked(

@@ -137,7 +137,14 @@ class Worker:
         self._emit = Announcer(self.name, self._listener)
         loop = asyncio.get_running_loop()
         self._session = Session(url, schema)
-        self._settler = Settler(self.name, self._verbs, self._session, self._hands, self._emit)
+        self._settler = Settler(
+            self.name,
+            self._verbs,
+            self._session,
+            self._hands,
+            self._emit,
+            on_put_off=lambda: self._keeper.look_again(),
+        )
         alone = self._alone()
         self._execution = Execution(self.name, self._emit, self._ended, alone)
         self._pump = Pump(

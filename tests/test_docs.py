@@ -1,0 +1,194 @@
+"""The tutorial, the how-tos and the reference: every example is run, and nothing is left out."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import faultline
+from faultline import config, errors
+from faultline.cli import app as command_line
+from faultline.events import CATALOGUE
+from faultline.handle import Job
+from faultline.jobs import Status
+from faultline.launcher import Server
+from faultline.testing import Testing
+from faultline.transaction import Transaction
+from faultline.worker import WorkerOptions
+from faultline.worker.keeper import STUCK
+from tests.documents import Reader, Shown, blocks
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md")), DOCS / "reference.md"]
+RUN = {"python", "console", "sql"}
+NOT_RUN = {"ini", "dockerfile", "text"}
+REFERENCE = (DOCS / "reference.md").read_text()
+
+
+# ── the examples ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def environment(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """A shell that has the package and nothing else; the tutorial has to make its own server."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "project").mkdir()
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
+        "HOME": str(tmp_path),
+        "FAULTLINE_HOME": str(tmp_path / "home"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    page: Path = request.getfixturevalue("page")
+    if page.name == "tutorial.md":
+        yield environment
+        Server(tmp_path / "home").stop(patience_seconds=5)
+    else:
+        yield environment | {"FAULTLINE_DATABASE_URL": request.getfixturevalue("database")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_who_does_what_a_page_says_gets_what_it_says(
+    page: Path, database: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    with Reader(page, tmp_path / "project", environment) as reader:
+        for block in blocks(page):
+            assert block.language in RUN | NOT_RUN, f"{page.name}, line {block.line}"
+            reader.do(block)
+        assert reader.status == 0, "the last command failed, and the page does not say so"
+
+
+def test_the_comparison_with_what_a_page_shows_can_fail() -> None:
+    """Times, ids and workers may differ; nothing else may, and an id stays the same."""
+    one, two = "01a1e1da-c41c-7f17-a3a0-8a32b3b5afca", "01a1e1da-c5b2-7b40-a854-09afc468715b"
+    ids: dict[str, str] = {}
+    assert Shown([f"{one}  done in 6 ms", f"{one}  now"], ids).is_all_of(
+        f"{two} done in 1.02 s\n{two}  2 s ago\n"
+    )
+    assert ids == {one: two}
+    assert not Shown([one], ids).is_all_of(f"{one}\n")
+    assert Shown(["worker web-1:11:095a0215 …", "…", "end"], {}).is_all_of(
+        "worker vm:7:1e55c68e.2.1 ends: drained\none\ntwo\nend\n"
+    )
+    assert not Shown(["succeeded"], {}).is_all_of("failed\n")
+    assert not Shown(["one"], {}).is_all_of("one\ntwo\n")
+    assert not Shown([], {}).is_all_of("something\n")
+
+
+def test_every_link_of_a_page_leads_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+# ── the reference is complete ────────────────────────────────────────────────────────────────────
+
+
+def named(name: str) -> bool:
+    """Whether the reference has this name in code."""
+    return re.search(rf"`[^`\n]*\b{re.escape(name)}\b[^`\n]*`", REFERENCE) is not None
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    assert [name for name in faultline.__all__ if not named(name)] == []
+
+
+def test_every_error_is_in_its_table() -> None:
+    rows = set(re.findall(r"^\| `(\w+)` \|", REFERENCE, re.MULTILINE))
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert {name for name in faultline.__all__ if name in classes} - rows == {"FaultlineError"}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [faultline.App, faultline.Task, Job, faultline.Context, Transaction, Testing],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_public_method_is_in_the_reference(kind: type) -> None:
+    internal = {"arguments", "producer", "place", "dump_result", "load_arguments", "load_result"}
+    public = {name for name in dir(kind) if not name.startswith("_")} - internal
+    assert sorted(name for name in public if not named(name)) == []
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(faultline.App.__init__, faultline.App.task, faultline.App.testing),
+        *(faultline.Backoff.__init__, faultline.Retry.__init__, faultline.Snooze.__init__),
+        *(faultline.Cancel.__init__, faultline.assert_fence, faultline.Context.__init__),
+        *(Testing.drain, Testing.expire_lease, Testing.take_over),
+    ],
+    ids=lambda function: function.__qualname__,
+)
+def test_the_parameters_and_defaults_of_the_reference_are_those_of_the_code(function: Any) -> None:
+    hidden = {"self", "f", "job", "report", "database"}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in hidden or parameter.kind is parameter.VAR_POSITIONAL:
+            continue
+        given = parameter.default
+        shown = parameter.name
+        if given is not parameter.empty and parameter.name != "retry":
+            shown += f"={given!r}".replace("'", '"')
+        assert re.search(rf"`[^`\n]*{re.escape(shown)}[^`\n]*`", REFERENCE), shown
+
+
+def test_every_option_of_an_enqueue_is_in_the_reference() -> None:
+    from faultline.enqueueing import Options
+
+    rows = set(re.findall(r"^\| `(\w+)=", REFERENCE, re.MULTILINE))
+    assert Options.__annotations__.keys() - rows == set()
+
+
+def test_every_option_of_a_worker_is_in_the_reference_with_its_default() -> None:
+    for field in fields(WorkerOptions):
+        default = repr(field.default).replace("'", '"')
+        assert f"| `{field.name}` | `{default}` |" in REFERENCE, field.name
+
+
+def test_every_field_of_a_status_is_in_the_reference() -> None:
+    assert [field.name for field in fields(Status) if not named(field.name)] == []
+
+
+def test_every_event_is_in_the_reference_with_its_level_and_fields() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|$", REFERENCE, re.MULTILINE)
+    shown = {name: (level, re.findall(r"`(\w+)(\??)`", cells)) for name, level, cells, _ in rows}
+    for event in CATALOGUE:
+        own = [
+            (field.name, "?" if field.default is None else "")
+            for field in fields(event)
+            if field.name != "worker"
+        ]
+        assert all(field.default in (MISSING, None, False) for field in fields(event))
+        assert shown.get(event.event) == (event.level, own), event.event
+
+
+def test_every_command_is_in_the_reference() -> None:
+    def commands(group: Any, path: str) -> Iterator[str]:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from commands(command, f"{path} {name}")
+            else:
+                yield f"{path} {name}"
+
+    found = list(commands(typer.main.get_command(command_line), "faultline"))
+    assert len(found) > 20
+    assert [name for name in found if not re.search(rf"^\| `{name}[ `]", REFERENCE, re.M)] == []
+
+
+def test_every_variable_and_exit_status_is_in_the_reference() -> None:
+    assert config.__doc__ is not None
+    variables = re.findall(r"^(FAULTLINE_\w+|NO_COLOR)", config.__doc__, re.MULTILINE)
+    assert len(variables) >= 6
+    assert [name for name in variables if f"| `{name}" not in REFERENCE] == []
+    for status in (0, 1, 2, 3, STUCK, 130):
+        assert f"| {status} |" in REFERENCE
