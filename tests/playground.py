@@ -303,3 +303,41 @@ async def inside_an_async_transaction(ctx: Context) -> str:
         if ctx.token == 1:
             await ahold(ctx)
     return f"token {ctx.token}"
+
+
+@app.task(lease_seconds=1)
+def savepoint(ctx: Context, fail: bool = False) -> str:
+    """A block of its own inside the fenced transaction; the first attempt is held inside."""
+    with ctx.transaction() as tx:
+        with tx.connection.transaction():
+            tx.execute("insert into effect values (%s, %s, 'inner')", (ctx.job_id, ctx.token))
+        if fail:
+            raise ValueError("after the inner block")
+        if ctx.token == 1:
+            hold(ctx)
+    return f"token {ctx.token}"
+
+
+@app.task
+def ends_its_transaction(ctx: Context) -> None:
+    with ctx.transaction() as tx:
+        tx.execute("commit")
+
+
+@app.task(timeout_seconds=0.2, max_attempts=1)
+def returns_too_late(ctx: Context) -> str:
+    while not ctx.cancelled:
+        time.sleep(0.01)
+    return "done"
+
+
+@app.task
+async def leaves_a_thread(ctx: Context) -> None:
+    mark(ctx.job_id, ctx.token, "in")
+    await asyncio.to_thread(time.sleep, 3600)
+
+
+@app.task(lease_seconds=30)
+def exits_at_once(ctx: Context) -> None:
+    mark(ctx.job_id, ctx.token, f"pid {os.getpid()}")
+    os._exit(0)

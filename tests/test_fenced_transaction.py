@@ -58,3 +58,33 @@ def test_a_fenced_transaction_of_a_lost_attempt_is_rolled_back(ground: Ground, u
     assert ground.effects(job_id) == [2]
     assert stage.outcomes(job_id) == [(1, "expired"), (2, "succeeded")]
     assert stage.violations() == []
+
+
+def test_a_block_of_the_handlers_own_inside_a_fenced_transaction_commits_nothing(
+    ground: Ground, url: str
+) -> None:
+    stage = ground.stage
+    failing = stage.enqueue("savepoint", {"fail": True}, max_attempts=1)
+    stale = stage.enqueue("savepoint", lease_seconds=1)
+    with Process(url) as a:
+        ground.until_state(failing, "failed")
+        ground.until_in(stale, 1)
+        a.stall()
+        with Process(url) as b:
+            b.until("job_completed", job_id=stale, token=2)
+            ground.go(stale, 1)
+            a.wake()
+            until(lambda: stage.refusals(stale), "the refusal is kept")
+            a.terminate()
+            assert a.ended() == 0
+    assert ground.effects(failing) == []
+    assert ground.effects(stale) == [2]
+
+
+def test_a_handler_that_ends_the_fenced_transaction_itself_is_told(
+    ground: Ground, url: str
+) -> None:
+    job_id = ground.stage.enqueue("ends_its_transaction", max_attempts=1)
+    with Process(url):
+        ground.until_state(job_id, "failed")
+    assert "leave COMMIT and ROLLBACK" in ground.stage.job(job_id)["error"]["message"]

@@ -228,3 +228,57 @@ def test_a_job_put_off_for_a_moment_does_not_wait_for_the_next_poll(ground: Grou
         ]
         for job_id, state in zip(jobs, ["succeeded", "succeeded", "failed"], strict=True):
             ground.until_state(job_id, state)
+
+
+def test_a_payload_that_python_cannot_read_fails_alone(ground: Ground, worker: Process) -> None:
+    """Too many digits, too deep: JSON for PostgreSQL, enqueued by SQL, claimed with others."""
+    stage, deep = ground.stage, "[" * 3000 + "]" * 3000
+    with stage.conn.transaction():
+        first = stage.enqueue("add", {"a": 1, "b": 2}, max_crashes=1)
+        bad = [
+            stage.value("select {schema}.enqueue('add', %s::jsonb)", payload)
+            for payload in ('{"a": 1e5000}', f'{{"a": {deep}}}')
+        ]
+        odd = {"x": 'a, ] " [ b'}
+        last = stage.enqueue("add", {"a": 3, "b": 4}, max_crashes=1, headers=odd)
+    for job_id in bad:
+        until(
+            lambda job_id=job_id: stage.outcomes(job_id) == [(1, "failed")],
+            "it has failed, for good",
+        )
+    ground.until_state(first, "succeeded")
+    ground.until_state(last, "succeeded")
+
+
+def test_a_handler_that_returns_after_its_timeout_has_failed(
+    ground: Ground, worker: Process
+) -> None:
+    job_id = ground.stage.enqueue("returns_too_late", max_attempts=1)
+    ground.until_state(job_id, "failed")
+    assert error_of(ground, job_id)["type"] == "TimeoutError"
+
+
+def test_a_notification_that_means_nothing_does_not_stop_recovery(
+    ground: Ground, worker: Process
+) -> None:
+    ground.stage.enqueue("add", {"a": 1, "b": 2}, queue="cancel me")
+    ground.stage.execute("select pg_notify('faultline', 'cancel it')")
+    for number in range(3):  # promoted by the reconciler, which heard the above
+        job_id = ground.stage.enqueue("add", {"a": number, "b": 0}, delay_seconds=0.1)
+        ground.until_state(job_id, "succeeded")
+
+
+def test_a_right_that_is_taken_away_for_a_while_costs_no_job_its_success(
+    ground: Ground, worker: Process
+) -> None:
+    stage = ground.stage
+    job_id = stage.enqueue("held_long")
+    ground.until_in(job_id, 1)
+    rights = "execute on function {schema}.complete, {schema}.swap {} faultline_worker"
+    rights = rights.replace("{schema}", "faultline")
+    stage.execute("revoke " + rights.format("from"))
+    ground.go(job_id, 1)
+    worker.until("database_lost")
+    stage.execute("grant " + rights.format("to"))
+    ground.until_state(job_id, "succeeded")
+    assert stage.outcomes(job_id) == [(1, "succeeded")]

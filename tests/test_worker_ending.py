@@ -173,3 +173,40 @@ def test_a_job_that_runs_alone_outlives_the_worker_that_claimed_it(
         until(lambda: not Path(f"/proc/{alone}").exists(), "its process has ended")
     assert ground.stage.outcomes(job_id) == [(1, "expired"), (2, "succeeded")]
     assert ground.stage.violations() == []
+
+
+def test_a_thread_that_a_handler_left_behind_does_not_keep_the_process(
+    ground: Ground, url: str
+) -> None:
+    with Process(url) as worker:
+        job_id = running(ground, "leaves_a_thread")
+        worker.terminate()
+        worker.until("worker_draining")
+        worker.terminate()
+        assert worker.ended() == 0
+    assert ground.stage.outcomes(job_id) == [(1, "released")]
+
+
+def test_a_child_that_ends_without_being_asked_is_buried_whatever_its_status(
+    ground: Ground, url: str
+) -> None:
+    with Process(url, "--processes", "2", "--concurrency", "1") as parent:
+        job_id = ground.stage.enqueue("exits_at_once", max_crashes=5)
+        parent.until("process_died", status=0, reclaimed=1)
+        until(lambda: len(ground.marks(job_id)) >= 2, "it is taken over at once")
+
+
+def test_a_job_whose_process_cannot_start_is_put_off_and_not_spun_on(
+    ground: Ground, url: str, tmp_path: Path
+) -> None:
+    """The app is gone when the child wants to import it, as in the middle of a deployment."""
+    (tmp_path / "deployed.py").write_text("from tests.playground import app\n")
+    job_id, _ = ground.stage.running("X", task="neighbour", max_crashes=2)
+    with Process(url, app="deployed:app", FOLDER=str(tmp_path)) as worker:
+        worker.ready()
+        (tmp_path / "deployed.py").unlink()
+        ground.stage.expire(job_id)
+        until(lambda: (2, "snoozed") in ground.stage.outcomes(job_id), "it is put off")
+        job = ground.stage.job(job_id)
+        assert (job["crashes"], job["snoozes"]) == (1, 1)
+        assert worker.process.poll() is None

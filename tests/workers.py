@@ -28,6 +28,7 @@ class Process:
     def __init__(
         self, url: str, *arguments: str, app: str = "tests.playground:app", **variables: str
     ) -> None:
+        folder = variables.pop("FOLDER", "")  # where else the app may be
         command = [sys.executable, "-m", "faultline", "worker", app, *arguments]
         self.process = subprocess.Popen(
             [
@@ -38,7 +39,12 @@ class Process:
                 "--log-level",
                 "debug",
             ],
-            env={**os.environ, "PYTHONPATH": PATH, "FAULTLINE_DATABASE_URL": url, **variables},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, [folder, PATH])),
+                "FAULTLINE_DATABASE_URL": url,
+                **variables,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

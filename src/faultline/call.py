@@ -23,6 +23,7 @@ from faultline.errors import (
     NotPermitted,
     from_sqlstate,
 )
+from faultline.jobs import Unreadable
 from faultline.script import ROLES
 
 T = TypeVar("T")
@@ -154,3 +155,35 @@ def to_json(value: Any, what: str) -> str:
             "bool and None"
         ) from error
     return text
+
+
+def decoded(array: str) -> list[Any]:
+    """The elements of a JSON array; one that Python cannot read does not cost its neighbours."""
+    try:
+        return list(json.loads(array))
+    except (ValueError, RecursionError):
+        return [_decoded_one(element) for element in _elements(array)]
+
+
+def _decoded_one(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Unreadable(_first_line(error))
+
+
+_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]')
+
+
+def _elements(array: str) -> Iterator[str]:
+    """The texts between the outermost commas."""
+    depth, start = 0, array.index("[") + 1
+    for found in _STRUCTURE.finditer(array):
+        mark = found[0]
+        if mark in "[{":
+            depth += 1
+        elif mark in "]}":
+            depth -= 1
+        if depth == 0 or (depth == 1 and mark == ","):
+            yield array[start : found.start()]
+            start = found.end()

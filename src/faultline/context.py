@@ -81,10 +81,12 @@ class Context:
 
     def progress(self, report: Any) -> None:
         """Let others see how far the job is; any JSON. Returns at once, the last report wins."""
+        from faultline.call import to_json
         from faultline.plain import Misfit, described, plain
 
         try:
             value = plain(report)
+            to_json(value, "progress")  # too many digits, for one
         except (Misfit, RecursionError) as error:
             raise InvalidArgument(f"the progress of {self.task} {described(error)}") from error
         if self._report is not None:

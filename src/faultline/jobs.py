@@ -20,6 +20,13 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A payload that is JSON for PostgreSQL but not for Python: too deep, or too many digits."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """A job that was claimed, with the token under which its attempt may end."""
 

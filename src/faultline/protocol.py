@@ -15,13 +15,12 @@ Nothing here sleeps, retries, logs, opens a connection or reads a clock.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from faultline.call import Call, Row, to_json
+from faultline.call import Call, Row, decoded, to_json
 from faultline.config import DEFAULT_SCHEMA, schema_name
 from faultline.errors import InvalidArgument
 from faultline.jobs import (
@@ -369,7 +368,7 @@ def _leases(rows: list[Row]) -> list[Lease]:
     ids, tokens, *columns, payloads, heads, last_chances = rows[0]
     if not ids:
         return []
-    headers = json.loads(heads) if heads else [None] * len(ids)
+    headers = decoded(heads) if heads else [None] * len(ids)
     last = last_chances or [False] * len(ids)
-    leased = zip(ids, tokens, *columns, json.loads(payloads), headers, last, strict=True)
+    leased = zip(ids, tokens, *columns, decoded(payloads), headers, last, strict=True)
     return [Lease(*row) for row in leased]

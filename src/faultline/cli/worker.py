@@ -85,6 +85,7 @@ def worker(
     """
     from faultline.reference import import_app
     from faultline.worker import WorkerOptions, run
+    from faultline.worker.runner import leave
 
     options = WorkerOptions(
         queues=split_names(queues),
@@ -97,7 +98,7 @@ def worker(
         log_level=log_level.value,
     )
     emit = log_to(sys.stdout, options.log, options.log_level)
-    raise typer.Exit(run(import_app(app), options, emit, reference=app))
+    raise typer.Exit(leave(run(import_app(app), options, emit, reference=app)))
 
 
 def split_names(given: list[str] | None) -> tuple[str, ...]:

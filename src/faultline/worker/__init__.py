@@ -35,7 +35,7 @@ from faultline.worker.child import Spec
 from faultline.worker.options import WorkerOptions
 from faultline.worker.parent import Parent
 from faultline.worker.runner import run_to_end
-from faultline.worker.worker import Worker, worker_name
+from faultline.worker.worker import Worker, named
 
 if TYPE_CHECKING:
     from faultline.app import App
@@ -51,7 +51,7 @@ def run(
     reference: str | None = None,
 ) -> int:
     """Run a worker, or several processes of it, until SIGTERM or Ctrl-C; the exit status."""
-    options = options or WorkerOptions()
+    options = named(options or WorkerOptions())
     if options.processes == 1:
         return run_to_end(Worker(app, options, emit, reference=reference).main())
     reference = reference or reference_of(app)
@@ -60,7 +60,7 @@ def run(
             "several processes need an app that they can import: make it a global of a module, or "
             "run `faultline worker module:app --processes N`"
         )
-    name = options.name or worker_name()
+    name = str(options.name)
     spec = Spec(reference, replace(options, queues=options.queues or tuple(app.queues)))
     emit = emit or log_to(sys.stdout, options.log, options.log_level)
 
@@ -72,6 +72,9 @@ def run(
 
 async def arun(app: App, options: WorkerOptions | None = None, emit: Emit | None = None) -> int:
     """Run a worker inside the caller's event loop; cancel it to end it."""
+    options = named(options or WorkerOptions())
+    if options.processes > 1:
+        raise InvalidArgument("several processes need signals: use run_worker, or faultline worker")
     worker = Worker(app, options, emit)
     worker.prepare()
     running = asyncio.ensure_future(worker.run())

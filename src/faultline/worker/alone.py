@@ -10,44 +10,55 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 from contextlib import suppress
 
 from faultline.worker.attempt import Attempt
 from faultline.worker.child import Child, Spec
-from faultline.worker.endings import Died, Ending, Gone, Released
+from faultline.worker.endings import Died, Ending, Gone
 
 START_SECONDS = 30.0
+
+
+def apart(worker: str) -> str:
+    """Whose the leases of this worker's suspects are, until their processes have begun."""
+    return f"{worker}+alone"
 
 
 class Alone:
     """Starts the processes of one worker's suspects."""
 
-    def __init__(self, spec: Spec, name: str) -> None:
+    def __init__(self, worker: str, spec: Spec) -> None:
         self._spec = spec
-        self.name = name  # of all of them, which is not the worker's own: they outlive it
+        self.name = apart(worker)
 
-    async def run(self, attempt: Attempt) -> Ending:
-        """Run the attempt in a child; the ending says what is left to do here.
+    async def run(self, attempt: Attempt) -> Ending | None:
+        """Run the attempt in a child; the ending says what is left to do here, None that it did
+        not begin.
 
         The lease is kept here until the child says that it does: starting a process may take
         longer than a lease.
         """
+        name = f"{self.name}.{secrets.token_hex(3)}"  # each its own: a job may run alone twice
         heard, said = os.pipe()
         try:
-            child = await Child.start(self._spec.for_lease(attempt.lease, said))
+            child = await Child.start(self._spec.for_lease(name, attempt.lease, said))
+        except BaseException:
+            os.close(heard)
+            raise
         finally:
             os.close(said)
         attempt.interrupt = lambda: _ask_to_stop(child, attempt)
         if attempt.told is not None:  # while the child was being started
             _ask_to_stop(child, attempt)
         if not await _is_kept(heard):
-            attempt.alone = True
-            child.send_signal(signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                child.send_signal(signal.SIGKILL)
             await child.wait()
-            return Released(attempt, "its process did not start")
+            return None
         attempt.alone = True
-        return Gone(attempt) if await child.wait() == 0 else Died(attempt, self.name)
+        return Gone(attempt) if await child.wait() == 0 else Died(attempt, name)
 
 
 async def _is_kept(pipe: int) -> bool:

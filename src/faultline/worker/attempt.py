@@ -44,11 +44,14 @@ class Attempt:
     __slots__ = (
         "abandon_at",
         "alone",
+        "apart",
         "context",
         "deadline",
         "done",
         "interrupt",
         "lease",
+        "left_behind",
+        "over",
         "renew_at",
         "report",
         "running",
@@ -79,7 +82,10 @@ class Attempt:
         self.told: Told | None = None
         self.abandon_at: float | None = None
         self.done = False  # the handler has ended, or was given up
-        self.alone = False  # runs in a process of its own, which also keeps its lease
+        self.apart = False  # runs, or is going to run, in a process of its own
+        self.alone = False  # which now also keeps its lease
+        self.over = False  # its thread has ended; the loop may not know yet
+        self.left_behind = False  # its thread was given up
         self.interrupt: Callable[[], None] | None = None
         self.running: asyncio.Task[Any] | None = None  # of an async handler
         self.report: Any = None

@@ -42,9 +42,9 @@ class Spec:
             lease = Lease(**{**lease, "job_id": UUID(lease["job_id"])})
         return cls(values["app"], WorkerOptions(**values["options"]), lease, values["kept"])
 
-    def for_lease(self, lease: Lease, kept: int) -> Spec:
-        """The same worker, for one job that was claimed already."""
-        return replace(self, lease=lease, kept=kept)
+    def for_lease(self, name: str, lease: Lease, kept: int) -> Spec:
+        """The same worker under another name, for one job that was claimed already."""
+        return replace(self, options=replace(self.options, name=name), lease=lease, kept=kept)
 
 
 class Child:
@@ -89,8 +89,8 @@ def main() -> int:
         return 0  # the parent is gone already
     spec = Spec.from_line(line)
     from faultline.reference import import_app
-    from faultline.worker.runner import run_to_end
+    from faultline.worker.runner import leave, run_to_end
     from faultline.worker.worker import Worker
 
     worker = Worker(import_app(spec.app), spec.options, reference=spec.app)
-    return run_to_end(worker.main(spec, parent=sys.stdin.fileno()))
+    return leave(run_to_end(worker.main(spec, parent=sys.stdin.fileno())))

@@ -55,6 +55,7 @@ class Completed(Ending):
 
     outcome = "succeeded"
     result: Any
+    size: int = 0  # of the result, roughly
 
     def call(self, verbs: Protocol, batch: Sequence[Completed]) -> Call[list[Stale]]:
         return verbs.complete(keys(batch), results(batch))
@@ -183,8 +184,8 @@ def results(batch: Sequence[Completed]) -> list[Any] | None:
 
 def ending_of(attempt: Attempt, raised: BaseException | None, returned: Any = None) -> Ending:
     """What the handler did, as an ending."""
-    if raised is None:
-        return _returned(attempt, returned)
+    if raised is None:  # too late for its timeout is failed, whatever it returned
+        return _stopped(attempt) if attempt.told == "timeout" else _returned(attempt, returned)
     match raised:
         case StaleLease() if (raised.job_id, raised.token) == attempt.key:
             return Refused(attempt, "handler")
@@ -193,7 +194,7 @@ def ending_of(attempt: Attempt, raised: BaseException | None, returned: Any = No
         case Snooze():
             return Snoozed(attempt, raised.seconds)
         case Cancel():
-            return Cancelled(attempt, None if raised.reason is None else _clean(raised.reason))
+            return Cancelled(attempt, None if raised.reason is None else _clean(str(raised.reason)))
         case Retry():
             return Failed(attempt, describe(raised), raised.after)
         case asyncio.CancelledError() if attempt.told is not None:
@@ -204,7 +205,8 @@ def ending_of(attempt: Attempt, raised: BaseException | None, returned: Any = No
 
 
 def _returned(attempt: Attempt, value: Any) -> Ending:
-    """Also after it was told to stop: the database decides whether it was in time."""
+    """Also after it was told that its lease is lost: the database decides whether it was in
+    time."""
     assert attempt.task is not None
     try:
         result = attempt.task.dump_result(value)
@@ -217,7 +219,7 @@ def _returned(attempt: Attempt, value: Any) -> Ending:
     except InvalidArgument as error:
         # Trying again would do the work again and end in the same way.
         return Failed(attempt, describe(error), dead=True)
-    return Completed(attempt, result)
+    return Completed(attempt, result, len(text))
 
 
 def _stopped(attempt: Attempt, *, still_running: bool = False) -> Ending:

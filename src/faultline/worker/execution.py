@@ -12,21 +12,22 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from faultline.errors import InvalidArgument
 from faultline.events import Emit, ExecutionStarted, HandlerAbandoned, JobIsolated, UnknownTask
+from faultline.jobs import Unreadable
 from faultline.worker.alone import Alone
 from faultline.worker.attempt import Attempt
 from faultline.worker.endings import (
     Abandoned,
     Ending,
     Failed,
-    Released,
     Snoozed,
     describe,
     ending_of,
 )
 from faultline.worker.threads import Threads
 
-UNKNOWN_TASK_SECONDS = 60.0  # the longest pause before an unknown task is offered again
+LONGEST_PAUSE_SECONDS = 60.0  # before what cannot be run here is offered again
 
 
 class Execution:
@@ -49,10 +50,18 @@ class Execution:
         """Begin the attempt; its ending comes later, through `on_end`."""
         self.running += 1
         attempt.started_at = time.monotonic()
+        try:
+            self._begin(attempt)
+        except Exception:  # no thread can be had, …: somebody else may be able to
+            self._end(attempt, self._put_off(attempt))
+
+    def _begin(self, attempt: Attempt) -> None:
         if attempt.task is None:
             self._emit(UnknownTask(self._worker, *attempt.key, attempt.lease.task))
-            pause = min(2.0 ** min(attempt.lease.snoozes, 10), UNKNOWN_TASK_SECONDS)
-            return self._end(attempt, Snoozed(attempt, pause))
+            return self._end(attempt, self._put_off(attempt))
+        if isinstance(attempt.lease.payload, Unreadable):
+            error = InvalidArgument(f"the payload cannot be read: {attempt.lease.payload.why}")
+            return self._end(attempt, Failed(attempt, describe(error), dead=True))
         if attempt.lease.last_chance and self._alone is not None:
             return self._start_alone(attempt, self._alone)
         self._emit(self._started(attempt))
@@ -71,13 +80,18 @@ class Execution:
         if attempt.done or (attempt.running is not None and attempt.running.done()):
             return
         if attempt.told != "shutdown":
-            self.abandoned += attempt.running is None  # a thread
+            attempt.left_behind = attempt.running is None  # a thread
+            self.abandoned += attempt.left_behind
             self._emit(HandlerAbandoned(self._worker, *attempt.key, attempt.lease.task))
         self._finish(attempt, Abandoned(), None)
 
     def stop(self) -> None:
         """Let go of the threads that are idle."""
         self._threads.stop()
+
+    def _put_off(self, attempt: Attempt) -> Snoozed:
+        """It cannot be run here: offer it again later, and ever more rarely."""
+        return Snoozed(attempt, min(2.0 ** min(attempt.lease.snoozes, 10), LONGEST_PAUSE_SECONDS))
 
     def _started(self, attempt: Attempt) -> ExecutionStarted:
         lease = attempt.lease
@@ -111,6 +125,7 @@ class Execution:
                 returned, raised = call(), None
             except BaseException as error:
                 returned, raised = None, error
+            attempt.over = True
             self._soon(self._finish, attempt, raised, returned)
 
         self._threads.run(work)
@@ -118,22 +133,30 @@ class Execution:
     def _start_alone(self, attempt: Attempt, alone: Alone) -> None:
         lease = attempt.lease
         self._emit(JobIsolated(self._worker, *attempt.key, lease.task, lease.crashes))
+        attempt.apart = True
         task = self._loop.create_task(alone.run(attempt))
         attempt.running = task
         self._tasks.add(task)
 
-        def ended(task: asyncio.Task[Ending]) -> None:
+        def ended(task: asyncio.Task[Ending | None]) -> None:
             self._tasks.discard(task)
-            if (error := task.exception()) is not None:  # no process could be started
-                self._end(attempt, Released(attempt, str(error)))
-            else:
-                self._end(attempt, task.result())
+            if not attempt.done:
+                ending = None if task.exception() else task.result()
+                self._end(attempt, ending or self._put_off(attempt))  # no process began
 
         task.add_done_callback(ended)
 
     def _finish(self, attempt: Attempt, raised: BaseException | None, returned: Any) -> None:
-        if not attempt.done:
-            self._end(attempt, ending_of(attempt, raised, returned))
+        if attempt.left_behind and attempt.done:  # it has come back after all
+            attempt.left_behind = False
+            self.abandoned -= 1
+        if attempt.done:
+            return
+        try:
+            ending = ending_of(attempt, raised, returned)
+        except Exception as error:  # a handler's own class that does not keep its promises
+            ending = Failed(attempt, describe(error), dead=True)
+        self._end(attempt, ending)
 
     def _end(self, attempt: Attempt, ending: Ending) -> None:
         attempt.done = True

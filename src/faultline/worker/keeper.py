@@ -146,7 +146,7 @@ class Keeper:
     def _look_at(self, attempt: Attempt, now: float) -> float:
         """Tell its handler to stop if it is time; answers with when to look again."""
         later = now + TICK_SECONDS
-        if attempt.done or attempt.alone:
+        if attempt.done or attempt.over or attempt.apart:
             return later
         if attempt.abandon_at is not None:
             return self._insist(attempt, attempt.abandon_at, now)
@@ -178,7 +178,7 @@ class Keeper:
                 next_at = await self._round()
                 self._outage.over()
                 await _wait_for(self._ask, next_at - time.monotonic())
-            except (Unavailable, psycopg.Error, FaultlineError, TimeoutError) as error:
+            except Exception as error:  # whatever it is: leases depend on this loop
                 await self._outage.wait(error)
 
     async def _round(self) -> float:
@@ -192,7 +192,7 @@ class Keeper:
         if self._beat is not None and now >= self._beat_at:
             queues, details = self._beat()
             call = self._verbs.beat(self._worker, queues, details, datetime.now(UTC))
-            await self._session.run(call, CALL_SECONDS)
+            await self._session.run(call, _below_the_leases(kept))
             self._beat_at = now + BEAT_SECONDS
         moments = [attempt.renew_at for attempt in self._hands.all() if not attempt.alone]
         soon = now + (REPORT_SECONDS if moments else BEAT_SECONDS)
@@ -227,7 +227,7 @@ class Keeper:
             (report,), attempt.report = attempt.report, None
             reports.append(report)
         call = self._verbs.progress([attempt.key for attempt in told], reports)
-        await self._session.run(call, CALL_SECONDS)
+        await self._session.run(call, _below_the_leases(told))
 
     async def _say_goodbye(self) -> None:
         if self._beat is None:
@@ -249,6 +249,11 @@ class Keeper:
         self._emit(WorkerExit(self._worker, "stuck"))
         self._last()
         os._exit(STUCK)
+
+
+def _below_the_leases(kept: list[Attempt]) -> float:
+    """How long a call may hold up the renewals."""
+    return min([CALL_SECONDS, *(attempt.lease.lease_seconds / 4 for attempt in kept)])
 
 
 async def _wait_for(event: asyncio.Event, seconds: float) -> None:

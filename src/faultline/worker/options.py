@@ -26,7 +26,7 @@ class WorkerOptions:
     poll_seconds: float = 1.0
     """How often to look for work, expired leases and due jobs when nothing is announced."""
     name: str | None = None
-    """How the worker is called in the database; by default host, process and a random part."""
+    """How the worker is called in the database, before a random part; by default host, process."""
     log: Literal["text", "json"] = "text"
     """How events are written to standard output."""
     log_level: Level = "info"
@@ -42,6 +42,8 @@ class WorkerOptions:
         _at_least("poll_seconds", self.poll_seconds, 0.01)
         if self.max_jobs is not None:
             _at_least("max_jobs", self.max_jobs, 1)
+        if self.name is not None and not 1 <= len(self.name) <= 200:
+            raise InvalidArgument("the name of a worker must have 1 to 200 characters")
         for queue in self.queues:
             if not 1 <= len(queue) <= 128:
                 raise InvalidArgument(f"queue name {queue!r} must have 1 to 128 characters")

@@ -17,7 +17,9 @@ import psycopg
 
 from faultline.errors import FaultlineError
 from faultline.events import Emit, ProcessDied, WorkerExit
+from faultline.jobs import Reclaimed
 from faultline.protocol import Protocol
+from faultline.worker.alone import apart
 from faultline.worker.announcer import Announcer
 from faultline.worker.child import Child, Spec
 from faultline.worker.endings import reclaimed_events
@@ -71,14 +73,15 @@ class Parent:
             name = f"{self._name}.{place + 1}.{generation}"
             began = time.monotonic()
             status = await self._run_one(name)
-            if status != 0:
+            asked = self._ending.is_set() or (status == 0 and self._spec.options.max_jobs)
+            if status != 0 or not asked:
                 await self._bury(name, status)
-                if time.monotonic() - began < SETTLED_SECONDS:
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(self._ending.wait(), pause)
-                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                    continue
-            pause = 0.1
+            if time.monotonic() - began >= SETTLED_SECONDS:
+                pause = 0.1
+            elif not asked:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ending.wait(), pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     async def _run_one(self, name: str) -> int:
         options = replace(self._spec.options, name=name, processes=1)
@@ -93,10 +96,13 @@ class Parent:
 
     async def _bury(self, name: str, status: int) -> None:
         """End the dead child's leases now; if the database is away they expire by themselves."""
-        taken = []
+        taken: list[Reclaimed] = []
         session = Session(self._url, self._verbs.schema)
         with suppress(Unavailable, FaultlineError, psycopg.Error, TimeoutError):
-            taken = await session.run(self._verbs.reclaim_dead(name), CALL_SECONDS)
+            for owner in (name, apart(name)):
+                call = self._verbs.reclaim_dead(owner)
+                found = await session.run(call, CALL_SECONDS)
+                taken += found
             await session.run(self._verbs.leave(name), CALL_SECONDS)
         await session.close()
         self._emit(ProcessDied(name, status, len(taken)))

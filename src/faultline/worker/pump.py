@@ -30,7 +30,8 @@ from faultline.worker.settler import Settler, seconds_for
 MAX_CLAIM = 500
 CALL_SECONDS = 5.0
 SLEEP_SECONDS = 60.0  # how long one `sleep` asks for notifications
-LOOK_AGAIN_SECONDS = 5.0  # a lost claim may commit after we have looked for it: look twice
+# A lost claim may commit after we have looked for it, when its COMMIT waits for a standby.
+LOOK_AGAIN_SECONDS = (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0)
 
 
 class Pump:
@@ -82,12 +83,12 @@ class Pump:
     async def begin(self) -> set[str]:
         """Connect, and fail now if this worker could never claim anything; answers with those of
         its queues that have had a job."""
-        await self._session.connection()
         try:
+            await self._session.connection()
             await self._session.run(self._verbs.claim(self._worker, []), CALL_SECONDS)
             lanes = await self._session.run(self._verbs.lanes(self._queues), CALL_SECONDS)
-        except Unavailable as error:
-            raise DatabaseUnavailable(str(error)) from error
+        except (Unavailable, TimeoutError) as error:
+            raise DatabaseUnavailable(str(error) or "the database did not answer") from error
         return {lane.queue for lane in lanes}
 
     async def run(self, going_on: Callable[[], bool], patient: Callable[[], bool]) -> bool:
@@ -96,7 +97,7 @@ class Pump:
         while going_on() or self._settler:
             try:
                 await self.settle_and_claim()
-            except (Unavailable, psycopg.Error, FaultlineError, TimeoutError) as error:
+            except Exception as error:  # whatever it is: a worker that stops here loses its jobs
                 if not patient():
                     return False
                 await self._outage.wait(error)
@@ -139,7 +140,8 @@ class Pump:
         except Unavailable as error:
             self._settler.unanswered(completions, error)
             if error.unknown:
-                self._look_for_lost = [sent, time.monotonic() + LOOK_AGAIN_SECONDS]
+                now = time.monotonic()
+                self._look_for_lost = [sent, *(now + later for later in LOOK_AGAIN_SECONDS)]
             raise
         except (FaultlineError, psycopg.Error):
             if not completions:
@@ -157,7 +159,7 @@ class Pump:
         suspects = [(lease.job_id, lease.token) for lease in leases if lease.last_chance]
         if suspects and self._apart is not None:
             call = self._verbs.adopt(self._apart, suspects, started=False)
-            with suppress(Unavailable):  # its process will find out
+            with suppress(Unavailable, FaultlineError, psycopg.Error):  # its process will find out
                 await self._session.run(call, CALL_SECONDS)
 
     async def _sleep_or_not(self, full: bool) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import UUID
 
 import psycopg
 
 from faultline.connect import pooled
-from faultline.errors import DatabaseUnavailable, FaultlineError
+from faultline.errors import DatabaseUnavailable
 from faultline.events import Emit
 from faultline.jobs import Reconciled
 from faultline.protocol import Protocol
@@ -74,7 +75,7 @@ class Reconciler:
                     done = await self.round()
                     self._outage.over()
                     await self._wait(done.next_seconds)
-                except (Unavailable, psycopg.Error, FaultlineError, TimeoutError) as error:
+                except Exception as error:  # whatever it is: recovery depends on this loop
                     await self._outage.wait(error)
         finally:
             await self._session.close()
@@ -117,10 +118,11 @@ class Reconciler:
         """Until something is said that may change when to look again."""
         conn = await self._ears.connection()
         async for heard in conn.notifies(stop_after=1):
-            if heard.payload.startswith("cancel "):
-                self._on_cancel(UUID(heard.payload.removeprefix("cancel ")))
-            else:
-                self._on_work(heard.payload)
+            verb, _, job_id = heard.payload.partition(" ")
+            with suppress(ValueError):  # a queue may be called "cancel me"
+                if verb == "cancel":
+                    self._on_cancel(UUID(job_id))
+            self._on_work(heard.payload)
 
     async def _listen(self) -> bool:
         try:

@@ -7,7 +7,11 @@ it ends when a handler calls loop.stop().
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 
@@ -28,3 +32,14 @@ def run_to_end(main: Coroutine[Any, Any, int]) -> int:
         loop.set_exception_handler(lambda *_: None)  # of tasks that are left behind
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def leave(status: int) -> int:
+    """End the process now, if threads that handlers began would keep it; else just the status."""
+    others = [t for t in threading.enumerate() if t is not threading.main_thread()]
+    if any(not thread.daemon for thread in others):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+    return status

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import AsyncConnection, errors
 
 from faultline.call import Call
-from faultline.connect import aconnect, sever
+from faultline.connect import aconnect, readable_url, sever
 from faultline.errors import DatabaseUnavailable, LockedOut
 
 T = TypeVar("T")
@@ -38,13 +38,15 @@ class Session:
         self._url = url
         self._schema = schema
         self._conn: AsyncConnection[Any] | None = None
+        hosts = str(readable_url(url).get("host") or "").split(",")
+        self._connect_seconds = CONNECT_SECONDS * len(hosts) + 5.0  # each has its connect_timeout
 
     async def connection(self) -> AsyncConnection[Any]:
         """The connection, opened if there is none."""
         if self._conn is not None and not self._conn.closed:
             return self._conn
         opening = aconnect(self._url, schema=self._schema)
-        opened = await asyncio.wait_for(opening, CONNECT_SECONDS)
+        opened = await asyncio.wait_for(opening, self._connect_seconds)
         self._conn = opened
         return opened
 
@@ -64,7 +66,9 @@ class Session:
             if isinstance(error, errors.ReadOnlySqlTransaction):  # a standby, after a failover
                 await self.close()
                 raise Unavailable(error, unknown=False) from error
-            if isinstance(error, psycopg.OperationalError):  # full disk, deadlock, …: rolled back
+            too_large = isinstance(error, errors.ProgramLimitExceeded)
+            if isinstance(error, psycopg.OperationalError) and not too_large:
+                # A full disk, a deadlock, …: rolled back, and perhaps better later.
                 raise Unavailable(error, unknown=False) from error
             raise
         except LockedOut as error:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
+from uuid import UUID
 
 import psycopg
+from psycopg.errors import DataError, ProgramLimitExceeded
 
-from faultline.errors import FaultlineError
+from faultline.errors import FaultlineError, InvalidArgument
 from faultline.events import Emit, StaleWriteBlocked
 from faultline.jobs import Stale
 from faultline.protocol import Protocol
@@ -22,6 +25,8 @@ from faultline.worker.outage import nothing
 from faultline.worker.session import Session, Unavailable
 
 MAX_BATCH = 1000
+MAX_BYTES = 16_000_000
+E = TypeVar("E", bound=Ending)
 CALL_SECONDS = 10.0
 
 
@@ -45,6 +50,7 @@ class Settler:
         self._on_put_off = on_put_off  # a job is to be run again, later
         self._waiting: list[Ending] = []
         self._unsure: list[Ending] = []  # sent, and never answered
+        self._again: set[tuple[UUID, int]] = set()  # attempts whose endings were sent twice
 
     def add(self, ending: Ending) -> None:
         """To be written with the next call."""
@@ -58,20 +64,28 @@ class Settler:
 
     def take_completions(self) -> list[Completed]:
         """Successes to be written together with the next claim."""
-        taken = [ending for ending in self._waiting if isinstance(ending, Completed)][:MAX_BATCH]
-        chosen = set(map(id, taken))
-        self._waiting = [ending for ending in self._waiting if id(ending) not in chosen]
-        return taken
+        found = [ending for ending in self._waiting if isinstance(ending, Completed)]
+        return self._take(found) if found else []
 
     async def settle(self) -> None:
         """Write all that waits; raises Unavailable, and then knows what it still has to write."""
         await self.resolve()
         while self._waiting:
             kind = self._waiting[0].batch
-            batch = [ending for ending in self._waiting if ending.batch == kind][:MAX_BATCH]
-            chosen = set(map(id, batch))
-            self._waiting = [ending for ending in self._waiting if id(ending) not in chosen]
-            await self.write(batch)
+            await self.write(self._take([e for e in self._waiting if e.batch == kind]))
+
+    def _take(self, endings: list[E]) -> list[E]:
+        """As many of them as make one call; they wait no longer."""
+        size = 0
+        taken: list[E] = []
+        for ending in endings[:MAX_BATCH]:
+            size += ending.size if isinstance(ending, Completed) else 0
+            if taken and size > MAX_BYTES:
+                break
+            taken.append(ending)
+        chosen = set(map(id, taken))
+        self._waiting = [ending for ending in self._waiting if id(ending) not in chosen]
+        return taken
 
     async def write(self, batch: Sequence[Ending]) -> None:
         """Write endings of one kind; if they cannot be written together, one by one."""
@@ -84,17 +98,34 @@ class Settler:
         except (FaultlineError, psycopg.Error) as error:
             await self._one_by_one(batch, error)
         else:
-            self.settled(batch, stale)
+            self.settled(batch, await self._really_stale(batch, stale))
 
     async def _one_by_one(self, batch: Sequence[Ending], error: Exception) -> None:
         """The batch cannot be written as it stands: find out whose fault it is."""
         if len(batch) > 1:
             for ending in batch:
                 await self.write([ending])
+        elif not isinstance(error, InvalidArgument | DataError | ProgramLimitExceeded):
+            self._waiting.append(batch[0])  # not its own fault: a right was taken away, …
+            raise Unavailable(error, unknown=False) from error
         elif isinstance(batch[0], Failed):
             self._hands.drop(batch[0].attempt)  # nothing more can be said; its lease will expire
         else:
             await self.write([Failed(batch[0].attempt, describe(error), dead=True)])
+
+    async def _really_stale(self, batch: Sequence[Ending], stale: Sequence[Stale]) -> list[Stale]:
+        """Without what was refused only because the first sending had committed after all, late."""
+        outcomes = {ending.attempt.key: ending.outcome for ending in batch}
+        found = []
+        for item in stale:
+            key = (item.job_id, item.token)
+            if key in self._again:
+                outcome = await self._session.run(self._verbs.outcome(*key), CALL_SECONDS)
+                if outcome == outcomes.get(key):
+                    continue
+            found.append(item)
+        self._again.difference_update(outcomes)
+        return found
 
     async def resolve(self) -> None:
         """Find out what became of the calls that were never answered."""
@@ -109,6 +140,7 @@ class Settler:
                 self.settled([ending], [])
             else:  # not written; or the token was burnt, and the refusal is to be recorded
                 self._waiting.append(ending)
+                self._again.add(ending.attempt.key)
 
     def unanswered(self, batch: Sequence[Ending], error: Unavailable) -> None:
         """The call failed: keep its endings, to be looked up first if it may have committed."""

@@ -71,7 +71,7 @@ class Worker:
         self._app = app
         self.options = options or WorkerOptions()
         self._listener = emit or log_to(sys.stdout, self.options.log, self.options.log_level)
-        self.name = self.options.name or worker_name()
+        self.name = str(self.options.name or named(self.options).name)
         self.queues = list(self.options.queues) or app.queues
         self._reference = reference or reference_of(app)
         self._verbs = Protocol(app.schema)
@@ -243,9 +243,8 @@ class Worker:
     def _alone(self) -> Alone | None:
         if self._reference is None or self._only is not None:
             return None
-        name = f"{self.name}+alone"
-        options = replace(self.options, name=name, processes=1, queues=tuple(self.queues))
-        return Alone(Spec(self._reference, replace(options, max_jobs=None)), name)
+        options = replace(self.options, processes=1, max_jobs=None, queues=tuple(self.queues))
+        return Alone(self.name, Spec(self._reference, options))
 
     # ── ending ───────────────────────────────────────────────────────────────────────────────────
 
@@ -307,10 +306,11 @@ class Worker:
                 loop.remove_signal_handler(sign)
 
 
-def worker_name() -> str:
-    """Host and process for people, and a part that nobody else can guess: who knows the name of a
+def named(options: WorkerOptions) -> WorkerOptions:
+    """With a name for people, and a part that nobody else has or can guess: who knows the name of a
     worker can end its leases."""
-    return f"{socket.gethostname()[:200]}:{os.getpid()}:{secrets.token_hex(4)}"
+    name = options.name or f"{socket.gethostname()[:180]}:{os.getpid()}"
+    return replace(options, name=f"{name}:{secrets.token_hex(4)}"[-200:])
 
 
 def _soon(loop: asyncio.AbstractEventLoop, function: Any, *arguments: Any) -> None:
