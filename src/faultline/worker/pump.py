@@ -133,8 +133,8 @@ class Pump:
                 )
                 seconds = min(CALL_SECONDS, seconds_for(completions))
                 stale, leases = await self._session.run(swap, seconds)
-                self._settler.settled(completions, stale)
             else:
+                stale = []
                 claim = self._verbs.claim(self._worker, lanes, max_jobs=room, cursors=cursors)
                 leases = await self._session.run(claim, CALL_SECONDS)
         except Unavailable as error:
@@ -152,6 +152,8 @@ class Pump:
         if leases:
             await self._set_apart(leases)
             self._start(leases, sent)
+        if completions:
+            await self._settler.answered(completions, stale)
         await self._sleep_or_not(len(leases) >= room)
 
     async def _set_apart(self, leases: list[Lease]) -> None:

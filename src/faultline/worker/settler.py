@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 from uuid import UUID
 
@@ -98,7 +99,7 @@ class Settler:
         except (FaultlineError, psycopg.Error) as error:
             await self._one_by_one(batch, error)
         else:
-            self.settled(batch, await self._really_stale(batch, stale))
+            await self.answered(batch, stale)
 
     async def _one_by_one(self, batch: Sequence[Ending], error: Exception) -> None:
         """The batch cannot be written as it stands: find out whose fault it is."""
@@ -113,6 +114,10 @@ class Settler:
         else:
             await self.write([Failed(batch[0].attempt, describe(error), dead=True)])
 
+    async def answered(self, batch: Sequence[Ending], stale: Sequence[Stale]) -> None:
+        """The call was answered: these were refused, the rest is written."""
+        self.settled(batch, await self._really_stale(batch, stale) if stale else stale)
+
     async def _really_stale(self, batch: Sequence[Ending], stale: Sequence[Stale]) -> list[Stale]:
         """Without what was refused only because the first sending had committed after all, late."""
         outcomes = {ending.attempt.key: ending.outcome for ending in batch}
@@ -120,9 +125,10 @@ class Settler:
         for item in stale:
             key = (item.job_id, item.token)
             if key in self._again:
-                outcome = await self._session.run(self._verbs.outcome(*key), CALL_SECONDS)
-                if outcome == outcomes.get(key):
-                    continue
+                with suppress(Unavailable):
+                    outcome = await self._session.run(self._verbs.outcome(*key), CALL_SECONDS)
+                    if outcome == outcomes.get(key):
+                        continue
             found.append(item)
         self._again.difference_update(outcomes)
         return found
