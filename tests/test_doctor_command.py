@@ -308,3 +308,12 @@ def test_no_password_is_ever_shown(stage: Stage, tmp_path: Path) -> None:
     wrong = CommandLine(urlunsplit(parts._replace(netloc=address)), tmp_path)
     assert secret not in wrong("doctor", status=1) + wrong.said
     assert parts.password not in CommandLine(stage.url, tmp_path)("doctor", status=1)
+
+
+def test_a_queue_with_jobs_that_no_worker_serves_is_noticed(stage: Stage) -> None:
+    stage.verbs.beat("A", ["default"]).run(stage.conn)
+    stage.enqueue(queue="bililng")
+    found = findings(stage.url)["workers"]
+    assert (found.level, "bililng" in found.what) == ("warn", True)
+    stage.verbs.beat("B", ["bililng"]).run(stage.conn)
+    assert findings(stage.url)["workers"].level == "ok"

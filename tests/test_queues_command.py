@@ -73,7 +73,9 @@ def test_workers_are_listed_with_what_they_hold_and_the_silent_ones_are_marked(
 
 def test_a_bumped_epoch_raises_every_further_token(stage: Stage, faultline: CommandLine) -> None:
     assert faultline("epoch", "show").startswith("epoch 0 since ")
-    assert faultline("epoch", "bump") == "epoch 16: tokens from 17592186044416 on\n"
+    faultline("epoch", "bump", status=2)
+    assert "--yes" in faultline.said
+    assert faultline("epoch", "bump", "--yes") == "epoch 16: tokens from 17592186044416 on\n"
     assert faultline.json("epoch", "show")["epoch"] == 16
     assert stage.running()[1] == 16 << 40
 

@@ -90,9 +90,11 @@ def test_a_result_that_is_not_json_fails_the_job_for_good_and_says_so(
 def test_a_payload_that_does_not_fit_the_handler_fails_with_a_sentence(
     ground: Ground, worker: Process
 ) -> None:
-    job_id = ground.stage.enqueue("add", {"a": 1, "c": 2}, max_attempts=1)
+    job_id = ground.stage.enqueue("add", {"a": 1, "b": "4111-1111"}, max_attempts=1)
     ground.until_state(job_id, "failed")
-    assert "add" in error_of(ground, job_id)["message"]
+    assert "4111-1111" in error_of(ground, job_id)["message"]
+    worker.until("job_failed", job_id=job_id)
+    assert "4111-1111" not in str(worker.events), "no payload is logged"
 
 
 def test_a_handler_that_calls_exit_fails_its_job_and_not_the_worker(

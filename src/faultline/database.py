@@ -22,5 +22,5 @@ def database_url(settings: Settings) -> str:
             return server.url
     raise DatabaseUnavailable(
         "there is no database to work on: set FAULTLINE_DATABASE_URL, or start the embedded server "
-        "with `faultline db start`"
+        "with `faultline dev module:app` or `faultline db start`"
     )

@@ -55,7 +55,9 @@ def bump(yes: options.Yes = False, as_json: options.AsJson = False) -> None:
     Example:
       faultline epoch bump --yes
     """
-    if not yes and sys.stdin.isatty():
+    if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("it cannot be taken back: say --yes where nobody can be asked")
         typer.confirm("raise the epoch? It cannot be taken back", abort=True, err=True)
     with installation() as here:
         epoch = here.verbs.epoch_bump().run(here.conn)

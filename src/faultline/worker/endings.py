@@ -72,6 +72,7 @@ class Failed(Ending):
     error: dict[str, str]
     delay_seconds: float | None = None
     dead: bool = False
+    said: str | None = None  # instead of the message, where that quotes the payload
 
     def call(self, verbs: Protocol, batch: Sequence[Failed]) -> Call[list[Stale]]:
         return verbs.fail(
@@ -82,7 +83,8 @@ class Failed(Ending):
         )
 
     def event(self, worker: str, seconds: float) -> events.Event:
-        kind, message = self.error["type"], self.error["message"].partition("\n")[0][:200]
+        kind = self.error["type"]
+        message = self.said or self.error["message"].partition("\n")[0][:200]
         return events.JobFailed(
             worker, *self.attempt.key, self.attempt.lease.task, kind, message, seconds
         )

@@ -68,7 +68,8 @@ class Execution:
         try:
             arguments = attempt.task.load_arguments(attempt.lease.payload)
         except Exception as error:  # also whatever a user's own type raises when it is built
-            return self._end(attempt, Failed(attempt, describe(error)))
+            said = "the payload does not fit the task; the job's own error says how"
+            return self._end(attempt, Failed(attempt, describe(error), said=said))
         if attempt.task.wants_context:
             call = _with_context(attempt.task.handler, attempt.context, arguments)
         else:

@@ -36,6 +36,7 @@ from faultline.worker.session import Session, Unavailable
 BEAT_SECONDS = 10.0
 TICK_SECONDS = 1.0  # how long it sleeps at most
 CALL_SECONDS = 10.0
+ASIDE_SECONDS = 2.0
 STUCK = 75  # exit status of a process that gave up on a handler which would not end
 REPORT_SECONDS = 0.5  # progress is passed on at most so often
 GOODBYE_SECONDS = 5.0
@@ -252,8 +253,8 @@ class Keeper:
 
 
 def _below_the_leases(kept: list[Attempt]) -> float:
-    """How long a call may hold up the renewals."""
-    return min([CALL_SECONDS, *(attempt.lease.lease_seconds / 4 for attempt in kept)])
+    """How long a call that is not a renewal may hold one up, also of a job claimed meanwhile."""
+    return min([ASIDE_SECONDS, *(attempt.lease.lease_seconds / 4 for attempt in kept)])
 
 
 async def _wait_for(event: asyncio.Event, seconds: float) -> None:

@@ -119,6 +119,7 @@ class Pump:
 
     async def _claim(self, room: int, completions: list[Completed]) -> None:
         sent = time.monotonic()
+        self._hungry = False  # until somebody announces work, also while the claim is under way
         try:
             lanes, cursors = await self._lanes.for_claim()
             sent = time.monotonic()
@@ -139,11 +140,13 @@ class Pump:
                 leases = await self._session.run(claim, CALL_SECONDS)
         except Unavailable as error:
             self._settler.unanswered(completions, error)
+            self._hungry = True
             if error.unknown:
                 now = time.monotonic()
                 self._look_for_lost = [sent, *(now + later for later in LOOK_AGAIN_SECONDS)]
             raise
         except (FaultlineError, psycopg.Error):
+            self._hungry = True
             if not completions:
                 raise
             await self._settler.write(completions)  # alone, and if need be one by one
@@ -181,8 +184,6 @@ class Pump:
             self._asleep_until = now + SLEEP_SECONDS
             self._lanes.refresh_soon()
             self._hungry = True  # look once more: a job may have come before we asked
-        else:
-            self._hungry = False
 
     async def _release_lost(self) -> None:
         """Hand back what a claim leased to us without our ever hearing of it."""

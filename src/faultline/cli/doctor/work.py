@@ -15,7 +15,8 @@ def workers(probe: Probe) -> Finding:
     found = probe.reading.workers(probe.conn)
     silent = [worker for worker in found if is_silent(worker)]
     alive = len(found) - len(silent)
-    waiting = sum(queue["queued"] for queue in probe.reading.queues(probe.conn))
+    queues = {queue["queue"]: queue["queued"] for queue in probe.reading.queues(probe.conn)}
+    waiting = sum(queues.values())
     if not alive and waiting:
         return Finding(
             "workers",
@@ -32,6 +33,15 @@ def workers(probe: Probe) -> Finding:
             f"{alive} at work, {len(silent)} silent, holding {plural(held, 'job')}: {names}"
             + (", …" if len(silent) > _NAMED else ""),
             "look whether it runs; what it held is taken over when its lease ends",
+        )
+    served = {queue for worker in found for queue in worker["queues"]}
+    if unserved := [queue for queue, queued in queues.items() if queued and queue not in served]:
+        return Finding(
+            "workers",
+            "warn",
+            f"{alive} at work, but nobody serves {text(unserved[:_NAMED])}, where jobs wait"
+            + (", …" if len(unserved) > _NAMED else ""),
+            "give a worker these --queues, or mend the name where the jobs are enqueued",
         )
     off = [w for w in found if abs(w["clock_difference_seconds"] or 0) > _CLOCK_SECONDS]
     if off:
