@@ -1,0 +1,32 @@
+"""How a worker hears of work: by notification, while it waits and while it is busy claiming."""
+
+from __future__ import annotations
+
+from tests.stage import Stage, until
+from tests.workers import Ground, Process
+
+
+def test_work_announced_while_a_claim_is_under_way_does_not_wait_for_the_next_poll(
+    stage: Stage,
+) -> None:
+    """The claim has read the queue and waits for a lock when the second job comes."""
+    ground = Ground(stage)
+    with stage.login("worker") as url, Process(url, "--poll-seconds", "60") as worker:
+        warm = stage.enqueue("add", {"a": 1, "b": 2})
+        worker.until("job_completed", job_id=warm)
+        asleep = "select count(*) from {schema}.workers where asleep"
+        until(lambda: stage.value(asleep) == 1, "the worker waits")
+        holder = stage.connect(isolation="read committed")
+        holder.execute("lock table faultline.epoch in access exclusive mode")
+        first = stage.enqueue("held_long")
+        blocked = (
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' "
+            "and query like 'select * from faultline.claim%%' and datname = current_database()"
+        )
+        until(lambda: stage.value(blocked.replace("%%", "%")) == 1, "the claim waits")
+        second = stage.enqueue("add", {"a": 3, "b": 4})
+        holder.rollback()
+        worker.until("job_completed", job_id=second)  # while the first one still runs
+        ground.go(first, 1)
+        worker.until("job_completed", job_id=first)
+    assert ground.stage.violations() == []
