@@ -27,6 +27,7 @@ NOT_MODELLED = {
     "reconcile": "reclaim and promote in one commit; the model has every interleaving of the two",
     "reclaim_dead": "an expiry, which may come at any moment in the model, and the reclaim of it",
     "release_others": "release; of an expired lease reclaim, which takes the same two steps",
+    "adopt": "renew by another process of the same attempt; the model knows tokens, not processes",
     "retry": "promote; when a job becomes due is left open in the model",
     "progress": "a report, which decides nothing and is shown beside the lease",
     "pause": "claims less; a claim that does not happen is always possible in the model",

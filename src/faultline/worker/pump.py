@@ -25,7 +25,7 @@ from faultline.worker.endings import Completed, keys, results
 from faultline.worker.lanes import Lanes
 from faultline.worker.outage import Outage
 from faultline.worker.session import Session, Unavailable
-from faultline.worker.settler import Settler, seconds_for
+from faultline.worker.settler import Settler, is_unknown, seconds_for
 
 MAX_CLAIM = 500
 CALL_SECONDS = 5.0
@@ -138,19 +138,19 @@ class Pump:
                 stale = []
                 claim = self._verbs.claim(self._worker, lanes, max_jobs=room, cursors=cursors)
                 leases = await self._session.run(claim, CALL_SECONDS)
-        except Unavailable as error:
-            self._settler.unanswered(completions, error)
-            self._hungry = True
-            if error.unknown:
-                now = time.monotonic()
-                self._look_for_lost = [sent, *(now + later for later in LOOK_AGAIN_SECONDS)]
-            raise
         except (FaultlineError, psycopg.Error):
             self._hungry = True
             if not completions:
                 raise
             await self._settler.write(completions)  # alone, and if need be one by one
             return
+        except Exception as error:  # an answer that cannot be understood counts as lost
+            self._hungry = True
+            self._settler.unanswered(completions, error)
+            if is_unknown(error):
+                now = time.monotonic()
+                self._look_for_lost = [sent, *(now + later for later in LOOK_AGAIN_SECONDS)]
+            raise
         self._lanes.claimed(leases)
         if leases:
             await self._set_apart(leases)

@@ -93,11 +93,11 @@ class Settler:
         try:
             call = batch[0].call(self._verbs, batch)
             stale = await self._session.run(call, seconds_for(batch))
-        except Unavailable as error:
-            self.unanswered(batch, error)
-            raise
         except (FaultlineError, psycopg.Error) as error:
             await self._one_by_one(batch, error)
+        except Exception as error:
+            self.unanswered(batch, error)
+            raise
         else:
             await self.answered(batch, stale)
 
@@ -148,9 +148,9 @@ class Settler:
                 self._waiting.append(ending)
                 self._again.add(ending.attempt.key)
 
-    def unanswered(self, batch: Sequence[Ending], error: Unavailable) -> None:
+    def unanswered(self, batch: Sequence[Ending], error: Exception) -> None:
         """The call failed: keep its endings, to be looked up first if it may have committed."""
-        (self._unsure if error.unknown else self._waiting).extend(batch)
+        (self._unsure if is_unknown(error) else self._waiting).extend(batch)
 
     def settled(self, batch: Sequence[Ending], stale: Sequence[Stale]) -> None:
         """The call was answered: report what was written and what was refused."""
@@ -170,6 +170,11 @@ class Settler:
                     self._worker, item.job_id, item.token, item.current_token, item.reason
                 )
             )
+
+
+def is_unknown(error: Exception) -> bool:
+    """Whether the call that failed so may have committed: unless we know better, yes."""
+    return not isinstance(error, Unavailable) or error.unknown
 
 
 def seconds_for(batch: Sequence[Ending]) -> float:
