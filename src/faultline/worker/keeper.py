@@ -69,6 +69,7 @@ class Keeper:
         self._url = url
         self._session = Session(url, verbs.schema)
         self._outage = Outage(worker, nothing)
+        self._stopping = False
         self._beat_at = 0.0 if beat is not None else math.inf
         self._report_at = 0.0
         self._thread = threading.Thread(target=self._run, name="faultline-keeper", daemon=True)
@@ -102,6 +103,7 @@ class Keeper:
 
     def stop(self) -> None:
         """End the thread; what is in hand is no longer kept."""
+        self._stopping = True
         if self._thread.is_alive():  # else it was never started
             self._soon(lambda: self._main.cancel() if self._main else None)
             self._thread.join(CALL_SECONDS)
@@ -130,15 +132,17 @@ class Keeper:
         try:
             await self._watch_forever()
         finally:
-            for task in (beside, renewing):
-                task.cancel()
-            await asyncio.gather(beside, renewing, return_exceptions=True)
+            left = {beside, renewing}
+            while left:  # until 3.12 wait_for may swallow a cancellation: ask again
+                for task in left:
+                    task.cancel()
+                _, left = await asyncio.wait(left, timeout=0.2)
             await self._say_goodbye()
             await self._session.close()
 
     async def _watch_forever(self) -> None:
         """Look at every attempt when its next moment comes. Never waits for the database."""
-        while True:
+        while not self._stopping:
             now = time.monotonic()
             moments = [self._look_at(attempt, now) for attempt in self._hands.all()]
             pause = min([TICK_SECONDS, *(moment - now for moment in moments)])
@@ -233,8 +237,10 @@ class Keeper:
     async def _say_goodbye(self) -> None:
         if self._beat is None:
             return
-        with suppress(Unavailable, psycopg.Error, FaultlineError, TimeoutError):
-            await self._session.run(self._verbs.leave(self._worker), GOODBYE_SECONDS)
+        for _ in range(2):  # a beat that was cut short may have its cancellation hit the first try
+            with suppress(Unavailable, psycopg.Error, FaultlineError, TimeoutError):
+                await self._session.run(self._verbs.leave(self._worker), GOODBYE_SECONDS)
+                return
 
     async def _give_up(self, stuck: Attempt) -> None:
         """The worker's loop will not come back: write what can be written, and end the process."""
