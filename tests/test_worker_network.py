@@ -80,8 +80,10 @@ def test_a_connection_that_goes_silent_does_not_cost_a_running_job_its_lease(
         job_id = stage.enqueue("held", lease_seconds=6)
         ground.until_in(job_id, 1)
         worker.ready()
-        proxy.go_silent()
         expiry = "select expires_at from {schema}.lease where job_id = %s"
+        claimed = stage.value(expiry, job_id)
+        until(lambda: stage.value(expiry, job_id) > claimed, "its connections are all in use")
+        proxy.go_silent()
         before = stage.value(expiry, job_id)
         until(lambda: stage.value(expiry, job_id) > before, "the lease is renewed again")
         mark = stage.value(expiry, job_id)
