@@ -44,12 +44,15 @@ class Stage:
         self.verbs = Protocol(schema)
         self.reading = Reading(schema)
         self.connections: list[Connection[Any]] = []
+        self._under_way: list[Background] = []
         self.conn = self.connect()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for call in self._under_way:  # libpq crashes the process when a connection in use is closed
+            call.end()
         for conn in self.connections:
             conn.close()
 
@@ -154,7 +157,8 @@ class Stage:
 
     def background(self, call: Call[Any] | str, conn: Connection[Any]) -> Background:
         """Run a call on its own thread, because it is going to wait for a lock."""
-        return Background(self, call, conn)
+        self._under_way.append(Background(self, call, conn))
+        return self._under_way[-1]
 
 
 class Background:
@@ -186,6 +190,16 @@ class Background:
             "the call waits for a lock",
         )
         return self
+
+    def end(self) -> None:
+        """Have the server cancel the call, if it still runs, and wait until it has ended."""
+
+        def ended() -> bool:
+            if self._thread.is_alive():
+                self._stage.value("select pg_cancel_backend(%s)", self._pid)
+            return not self._thread.is_alive()
+
+        until(ended, "the call ended")
 
     def answer(self) -> Any:
         """What the call answered; raises what it raised."""
