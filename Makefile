@@ -60,3 +60,7 @@ model: .venv/.ready ## check the protocol's model with TLC, over a million state
 .PHONY: bench-verbs
 bench-verbs: .venv/.ready ## what claim and complete cost inside the server, by batch size (half a minute)
 	@$(PY) -m bench.verbs
+
+.PHONY: bench-guard
+bench-guard: .venv/.ready ## what a guard on a table costs, as a ratio to the same writes without it (half a minute)
+	@$(PY) -m bench.guard

@@ -57,9 +57,10 @@ class Racer:
                 )
                 self.verbs.complete_one(job_id, token, {"by": self.name}).run(self.conn)
         except StaleLease as stale:
-            self.verbs.report_refusal(job_id, token, "complete_one").run(self.conn)
-            facts = (stale.job_id, stale.token, stale.current_token, stale.reason)
-            self.trace.emit(StaleWriteBlocked(self.name, *facts))
+            self.verbs.report_refusal(job_id, token, stale.operation).run(self.conn)
+            facts = (stale.job_id, stale.token, stale.current_token)
+            refused = StaleWriteBlocked(self.name, *facts, stale.reason, stale.operation)
+            self.trace.emit(refused)
             return "stale"
         self.trace.emit(JobCompleted(self.name, job_id, token))
         return "success"

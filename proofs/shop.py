@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from faultline import App, Context, assert_fence
+from faultline import App, Context
 
 QUEUE = "shop"
 LEASE_SECONDS = 2.0
@@ -26,5 +26,5 @@ def charge(ctx: Context, order_id: int) -> dict[str, int]:
             "insert into faultline_demo.charge values (%s, %s, %s)",
             (order_id, ctx.job_id, ctx.token),
         )
-        assert_fence(conn, ctx.job_id, ctx.token, schema=app.schema)  # last, then the commit
+        ctx.assert_fence(conn)  # last, then the commit
     return {"charged": order_id}

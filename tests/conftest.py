@@ -122,6 +122,12 @@ def database(server_url: str, request: pytest.FixtureRequest) -> Iterator[str]:
     yield from _fresh_database(server_url, request.config.stash[_template])
 
 
+@pytest.fixture
+def elsewhere(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database that is not the jobs': on the second server, if there is one."""
+    yield from _fresh_database(list(request.config.stash[_urls].values())[-1], "template1")
+
+
 def _fresh_database(url: str, template: str) -> Iterator[str]:
     name = f"t_{uuid.uuid4().hex}"
     with psycopg.connect(url, autocommit=True) as conn:

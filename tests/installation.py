@@ -25,7 +25,7 @@ _CATALOGUE = {
     "from pg_constraint where connamespace = %(schema)s::regnamespace",
     "indexes": "select pg_get_indexdef(oid) from pg_class where relkind in ('i', 'I') "
     "and relnamespace = %(schema)s::regnamespace",
-    "triggers": "select pg_get_triggerdef(t.oid) from pg_trigger t "
+    "triggers": "select pg_get_triggerdef(t.oid), tgenabled from pg_trigger t "
     "join pg_class c on c.oid = tgrelid where relnamespace = %(schema)s::regnamespace",
 }
 

@@ -201,14 +201,28 @@ class Oracle:
         return sorted((self.number_of(s.job_id), s.token, s.current_token, s.reason) for s in stale)
 
     def stale(self, attempts: Iterable[Attempt], operation: str) -> list[Fact]:
-        """The refusals among these attempts, each of which is recorded."""
-        refused = [
-            (a.number, a.token, self.jobs[a.number].token, reason)
-            for a in attempts
-            if (reason := self.reason(a))
-        ]
-        self.refusals += [(*fact, operation) for fact in refused]
+        """The refusals among these attempts; recorded, unless the attempt has ended itself."""
+        refused = []
+        for a in attempts:
+            job = self.jobs[a.number]
+            if reason := self.reason(a):
+                refused.append((a.number, a.token, job.token, reason))
+                if job.endings.get(a.token, ("expired",))[0] == "expired":
+                    self.refusals.append((*refused[-1], operation))
         return sorted(refused)
+
+    def reported(self, attempt: Attempt, operation: str) -> list[Fact]:
+        """The refusal of a write, and the report of it: none of an attempt that has succeeded, or
+        that this database has forgotten."""
+        job = self.jobs[attempt.number]
+        if not (reason := self.reason(attempt)):
+            return []
+        refused = (attempt.number, attempt.token, job.token, reason)
+        ending = job.endings.get(attempt.token, ("",))[0]
+        if ending == "succeeded" or not (ending or job.lease or attempt.token < job.token):
+            return [refused]
+        self.refusals.append((*refused, operation))
+        return [refused] * 2
 
     def held(self, attempts: Sequence[Attempt]) -> dict[Attempt, int]:
         """Those that hold their leases, each once, with the place where it is named first."""
@@ -220,9 +234,7 @@ class Oracle:
             (a.number, a.token, "renewed", self.jobs[a.number].asked) for a in self.held(attempts)
         ]
         lost = [a for a in attempts if self.reason(a)]
-        # What the attempt has ended itself is no stale write, and not recorded.
-        ended = [self.jobs[a.number].endings.get(a.token, ("expired",))[0] for a in lost]
-        self.stale([a for a, how in zip(lost, ended, strict=True) if how == "expired"], "renew")
+        self.stale(lost, "renew")
         return sorted([*kept, *((a.number, a.token, "lost", False) for a in lost)])
 
     def settle(self, verb: str, attempt: Attempt, *, later: bool, dead: bool) -> None:

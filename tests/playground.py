@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -341,3 +342,30 @@ async def leaves_a_thread(ctx: Context) -> None:
 def exits_at_once(ctx: Context) -> None:
     mark(ctx.job_id, ctx.token, f"pid {os.getpid()}")
     os._exit(0)
+
+
+_forgotten: list[psycopg.Connection[Any]] = []
+
+
+@app.task(lease_seconds=30)
+def forgets_to_commit(ctx: Context) -> None:
+    """Passes the gate on a connection of its own, and leaves that open."""
+    conn = psycopg.connect(app.url, application_name="forgotten")
+    _forgotten.append(conn)
+    ctx.assert_fence(conn)
+
+
+@app.task(timeout_seconds=0.2, max_attempts=1, lease_seconds=30)
+def goes_on_when_given_up(ctx: Context) -> None:
+    with ctx.transaction() as tx:
+        tx.execute("insert into effect values (%s, %s, 'late')", (ctx.job_id, ctx.token))
+        hold(ctx)
+
+
+@app.task(timeout_seconds=0.2, max_attempts=1, lease_seconds=30)
+async def goes_on_when_given_up_async(ctx: Context) -> None:
+    async with ctx.transaction() as tx:
+        await tx.execute("insert into effect values (%s, %s, 'late')", (ctx.job_id, ctx.token))
+        with suppress(asyncio.CancelledError):
+            await ahold(ctx)
+        await ahold(ctx)

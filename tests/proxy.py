@@ -1,12 +1,63 @@
-"""A TCP proxy before the database, which can lose an answer or go silent, exactly when told to."""
+"""A TCP proxy before the database, which can lose an answer or go silent, exactly when told to.
+
+It understands as much of PostgreSQL's protocol as it takes to know which statement a message runs
+and in whose fenced transaction: `when` lets a test decide the fate of each, such as of a COMMIT.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
+from uuid import UUID
+
+from tests.wire import Requests, is_answered
+
+
+class Fate(Enum):
+    """What becomes of a statement."""
+
+    LOSE_REQUEST = auto()  # it never reaches the server; the connection is cut
+    LOSE_ANSWER = auto()  # it is carried out, its answer reaches nobody; the connection is cut
+    HOLD_REQUEST = auto()  # it waits here until `release`
+    HOLD_ANSWER = auto()  # it is carried out, and its answer waits here
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A statement that a client has just sent."""
+
+    text: str
+    fence: tuple[UUID, int] | None  # the attempt whose fence is open in this transaction
+
+    @property
+    def is_commit(self) -> bool:
+        return self.text.strip("; ").upper() == "COMMIT"
+
+
+class Hold:
+    """A request, or the answer to one, that waits in the proxy."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._cut = False
+        self._go = threading.Event()
+
+    def end(self, cut: bool) -> None:
+        self._cut = cut
+        self._go.set()
+
+    def wait(self) -> bool:
+        self._go.wait()
+        return not self._cut
+
+
+Decide = Callable[[Moment], Fate | None]
 
 
 class Proxy:
@@ -23,6 +74,9 @@ class Proxy:
         self._lines: list[_Line] = []
         self._lose_answer_to: list[bytes] = []
         self._lose_answer_with: bytes | None = None
+        self._decide: Decide | None = None
+        self._deciding = threading.Lock()
+        self.held: list[Hold] = []  # all so far
         self.lost = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -35,6 +89,17 @@ class Proxy:
         """The next answer with these words in it reaches nobody."""
         self.lost.clear()
         self._lose_answer_with = words.encode()
+
+    def when(self, decide: Decide) -> None:
+        """From now on ask this about every statement; one at a time, whatever the connection."""
+        self.lost.clear()
+        self._decide = decide
+
+    def release(self, words: str = "", *, cut: bool = False) -> None:
+        """Pass on what is held, of statements with these words; or cut those connections."""
+        for hold in list(self.held):
+            if words in hold.text:
+                hold.end(cut)
 
     def keeps(self, answer: bytes) -> bool:
         words = self._lose_answer_with
@@ -54,16 +119,34 @@ class Proxy:
         self._lose_answer_to = []
         return True
 
+    def fate_of(self, moment: Moment) -> Fate | None:
+        if self._decide is None:
+            return None
+        with self._deciding:
+            return self._decide(moment)
+
+    def hold(self, text: str) -> bool:
+        """Wait here; whether to pass it on afterwards."""
+        self.held.append(hold := Hold(text))
+        return hold.wait()
+
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                self._lines.append(_Line(self, client, socket.create_connection(self._server)))
+                try:
+                    server = socket.create_connection(self._server)
+                except OSError:  # the server is away
+                    client.close()
+                else:
+                    self._lines.append(_Line(self, client, server))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._decide = None
+        self.release(cut=True)
         self._listener.close()
         for line in self._lines:
             line.cut()
@@ -76,7 +159,11 @@ class _Line:
         self._proxy = proxy
         self._client = client
         self._server = server
+        self._requests = Requests()
         self._doomed = False
+        self._fate: Fate | None = None
+        self._text = ""  # of the statement whose fate it is
+        self._answer = b""  # as much of it as has come
         self.silent = False
         threading.Thread(target=self._pass_requests, daemon=True).start()
         threading.Thread(target=self._pass_answers, daemon=True).start()
@@ -86,18 +173,43 @@ class _Line:
             while data := self._client.recv(1 << 20):
                 if self._proxy.takes_its_answer(data):
                     self._doomed = True
-                if not self.silent:
-                    self._server.sendall(data)
+                for message, text, fence in self._requests.take(data):
+                    if text is not None and not self._decided(Moment(text, fence)):
+                        self.cut()
+                        return
+                    if not self.silent:
+                        self._server.sendall(message)
         self.cut()
+
+    def _decided(self, moment: Moment) -> bool:
+        """Whether the statement is passed on."""
+        fate = self._proxy.fate_of(moment)
+        if fate is Fate.LOSE_REQUEST:
+            self._proxy.lost.set()
+            return False
+        if fate is Fate.HOLD_REQUEST:
+            return self._proxy.hold(moment.text)
+        if fate is not None:
+            self._fate, self._text = fate, moment.text
+        return True
 
     def _pass_answers(self) -> None:
         with suppress(OSError):
             while data := self._server.recv(1 << 20):
-                if self._doomed or self._proxy.keeps(
-                    data
-                ):  # answered means committed: the verbs run in autocommit
+                if self._doomed or self._proxy.keeps(data):
+                    # answered means committed: the verbs run in autocommit
                     self._proxy.lost.set()
                     break
+                if self._fate is not None:
+                    self._answer += data
+                    if not is_answered(self._answer):
+                        continue
+                    if self._fate is Fate.LOSE_ANSWER:
+                        self._proxy.lost.set()
+                        break
+                    if not self._proxy.hold(self._text):
+                        break
+                    data, self._answer, self._fate = self._answer, b"", None
                 if not self.silent:
                     self._client.sendall(data)
         self.cut()

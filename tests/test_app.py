@@ -188,7 +188,7 @@ def test_a_result_is_what_the_handler_returned_with_its_type(app: App, stage: St
 
     receipt = charge(7)
     job = charge.enqueue(7)
-    ended(stage, job, result=charge.dump_result(receipt))
+    ended(stage, job, result=charge.dump_result(receipt)[0])
     assert job.result(timeout=5) == receipt
     assert asyncio.run(job.aresult(timeout=5)) == receipt
     assert charge.job(str(job.id)).result() == receipt

@@ -143,6 +143,8 @@ VERBS: dict[str, Callable[[Stage, UUID, int], Any]] = {
     "complete_one": lambda stage, *attempt: stage.verbs.complete_one(*attempt),
     "assert_fence": lambda stage, *attempt: stage.verbs.assert_fence(*attempt),
     "fence": lambda stage, *attempt: stage.verbs.fence(*attempt),
+    "begin_step": lambda stage, *attempt: stage.verbs.begin_step(*attempt, "step"),
+    "record_step": lambda stage, *attempt: stage.verbs.record_step(*attempt, "step"),
 }
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,18 +18,25 @@ import typer
 import faultline
 from faultline import config, errors
 from faultline.cli import app as command_line
+from faultline.effects import http, postgres, redis, s3
 from faultline.events import CATALOGUE
+from faultline.fenced.session import Session
+from faultline.fenced.transaction import Transaction
 from faultline.handle import Job
 from faultline.jobs import Status
 from faultline.launcher import Server
 from faultline.testing import Testing
-from faultline.transaction import Transaction
 from faultline.worker import WorkerOptions
 from faultline.worker.keeper import STUCK
 from tests.documents import Reader, Shown, blocks
+from tests.sinks import redis_binary, redis_server, s3_server
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md")), DOCS / "reference.md"]
+PAGES = [
+    *(DOCS / "tutorial.md", DOCS / "back-from-the-dead.md"),
+    *sorted((DOCS / "how-to").glob("*.md")),
+    DOCS / "reference.md",
+]
 RUN = {"python", "console", "sql"}
 NOT_RUN = {"ini", "dockerfile", "text"}
 REFERENCE = (DOCS / "reference.md").read_text()
@@ -53,8 +61,27 @@ def environment(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[dict
     if page.name == "tutorial.md":
         yield environment
         Server(tmp_path / "home").stop(patience_seconds=5)
-    else:
-        yield environment | {"FAULTLINE_DATABASE_URL": request.getfixturevalue("database")}
+        return
+    environment["FAULTLINE_DATABASE_URL"] = request.getfixturevalue("database")
+    if page.name == "outside-effects.md":
+        environment |= request.getfixturevalue("sinks")
+    yield environment
+
+
+@pytest.fixture
+def sinks(elsewhere: str) -> Iterator[dict[str, str]]:
+    """What the page on outside effects writes to, where its readers have theirs."""
+    if redis_binary() is None:
+        pytest.skip("there is no Redis server")
+    with redis_server() as cache, s3_server() as store:
+        yield {
+            "REDIS_URL": cache,
+            "WAREHOUSE_URL": elsewhere,
+            "AWS_ENDPOINT_URL": store,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -103,6 +130,17 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert [name for name in faultline.__all__ if not named(name)] == []
 
 
+@pytest.mark.parametrize("module", [http, redis, s3, postgres], ids=lambda module: module.__name__)
+def test_every_function_for_an_effect_is_in_the_reference(module: ModuleType) -> None:
+    own = [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_"
+    ]
+    assert own
+    assert [name for name in own if not named(f"{module.__name__.split('.')[-1]}.{name}")] == []
+
+
 def test_every_error_is_in_its_table() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \|", REFERENCE, re.MULTILINE))
     classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
@@ -111,11 +149,11 @@ def test_every_error_is_in_its_table() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [faultline.App, faultline.Task, Job, faultline.Context, Transaction, Testing],
+    [faultline.App, faultline.Task, Job, faultline.Context, Transaction, Session, Testing],
     ids=lambda kind: kind.__name__,
 )
 def test_every_public_method_is_in_the_reference(kind: type) -> None:
-    internal = {"arguments", "producer", "place", "dump_result", "load_arguments", "load_result"}
+    internal = {"arguments", "producer", "place", "dump_result", "arguments_for", "load_result"}
     public = {name for name in dir(kind) if not name.startswith("_")} - internal
     assert sorted(name for name in public if not named(name)) == []
 
@@ -126,12 +164,15 @@ def test_every_public_method_is_in_the_reference(kind: type) -> None:
         *(faultline.App.__init__, faultline.App.task, faultline.App.testing),
         *(faultline.Backoff.__init__, faultline.Retry.__init__, faultline.Snooze.__init__),
         *(faultline.Cancel.__init__, faultline.assert_fence, faultline.Context.__init__),
+        *(faultline.Context.transaction, faultline.Context.session, Transaction.emit),
+        *(faultline.App.relay, Transaction.complete, Transaction.record),
         *(Testing.drain, Testing.expire_lease, Testing.take_over),
+        *(http.fenced_headers, redis.fenced_command, s3.fenced_put, postgres.fence),
     ],
     ids=lambda function: function.__qualname__,
 )
 def test_the_parameters_and_defaults_of_the_reference_are_those_of_the_code(function: Any) -> None:
-    hidden = {"self", "f", "job", "report", "database"}
+    hidden = {"self", "f", "job", "attempt_of", "means"}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in hidden or parameter.kind is parameter.VAR_POSITIONAL:
             continue

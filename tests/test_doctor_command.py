@@ -24,7 +24,7 @@ from tests.stage import Stage
 
 NAMES = [
     *("server", "schema", "roles", "clock", "pooler", "listen", "durability", "replication"),
-    *("autovacuum", "transactions", "partitions", "dead_rows"),
+    *("autovacuum", "transactions", "partitions", "guards", "dead_rows"),
     *("workers", "quarantine", "invariants"),
 ]
 
@@ -235,6 +235,19 @@ def test_missing_partitions_are_noticed_before_and_after_it_is_too_late(stage: S
         assert found.level == level
         assert month.replace("_", "-") in found.what
         assert "create_partitions()" in found.do
+
+
+def test_gaps_in_a_guard_are_noticed(stage: Stage) -> None:
+    stage.execute("create table sale (n int) partition by list (n)")
+    stage.verbs.guard("sale").run(stage.conn)
+    assert findings(stage.url)["guards"].what == "complete on sale"
+    stage.execute("create table sale_1 partition of sale for values in (1)")
+    assert findings(stage.url)["guards"].level == "warn"
+    assert "gaps in the guard of sale" in findings(stage.url)["guards"].what
+    assert findings(stage.url)["guards"].do == "faultline guard list says which"
+    stage.execute("grant all on sale_1 to public")
+    do = "REVOKE TRIGGER ON sale_1 FROM public; faultline guard list says more"
+    assert findings(stage.url)["guards"].do == do
 
 
 def test_silent_workers_and_waiting_jobs_without_a_worker_are_noticed(stage: Stage) -> None:

@@ -77,7 +77,7 @@ def test_a_stalled_handler_that_writes_late_is_refused_and_the_refusal_recorded(
         a.until("lease_lost", job_id=job_id)
         ground.go(job_id, 1)  # told already, and writes all the same
         until(
-            lambda: "handler" in {operation for operation, *_ in stage.refusals(job_id)},
+            lambda: "assert_fence" in {operation for operation, *_ in stage.refusals(job_id)},
             "the handler's own write is in the evidence",
         )
         a.until("stale_write_blocked", job_id=job_id, stale_token=1, current_token=2)

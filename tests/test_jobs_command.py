@@ -105,6 +105,7 @@ def test_show_tells_the_whole_story_of_a_worker_that_came_back_too_late(
     stage: Stage, faultline: CommandLine
 ) -> None:
     job_id, token = stage.running("A", payload={"order_id": 7})
+    stage.verbs.record_step(job_id, token, "reserve", 5).run(stage.conn)
     job_id, successor = stage.take_over(job_id, "B")
     assert stage.verbs.complete([(job_id, token)]).run(stage.conn)
     stage.verbs.complete([(job_id, successor)], [{"ok": True}]).run(stage.conn)
@@ -112,6 +113,7 @@ def test_show_tells_the_whole_story_of_a_worker_that_came_back_too_late(
     told = [
         "enqueued into default by postgres",
         "#1 claimed by A",
+        "#1 committed step reserve",
         "#1 lease taken away from A",
         "#2 claimed by B",
         "#1 REFUSED: complete by A; the job was at 2 (token_mismatch",
@@ -125,6 +127,7 @@ def test_show_tells_the_whole_story_of_a_worker_that_came_back_too_late(
     assert facts["state"] == "succeeded"
     assert [attempt["outcome"] for attempt in facts["attempts"]] == ["expired", "succeeded"]
     assert [refusal["stale_token"] for refusal in facts["refusals"]] == [1]
+    assert [(step["step"], step["value"]) for step in facts["steps"]] == [("reserve", 5)]
     assert facts["lease"] is None
 
 

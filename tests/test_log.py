@@ -85,8 +85,8 @@ def test_the_common_lines_read_like_sentences() -> None:
     assert sentence(JobFailed("w", JOB, 1, "charge", "ValueError", "no such card")) == (
         f"{JOB} #1  charge  failed: ValueError: no such card"
     )
-    assert "token 1 is stale, the job is at 2 (token_mismatch)" in sentence(
-        StaleWriteBlocked("w", JOB, 1, 2, "token_mismatch")
+    assert "complete under token 1, the job is at 2 (token_mismatch, 3.50 s late)" in sentence(
+        StaleWriteBlocked("w", JOB, 1, 2, "token_mismatch", "complete", 3.5)
     )
     assert sentence(WorkerStarted("w", ("a", "b"), 20, 77)) == (
         "worker w serves a, b; 20 jobs at once"

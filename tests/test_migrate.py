@@ -254,6 +254,21 @@ AS_VERSION_1 = """
 delete from {schema}.migration where version > 1;
 drop table {schema}.progress cascade;
 drop type {schema}.reclaimed cascade;
+drop table {schema}.step, {schema}.server_life cascade;
+drop type {schema}.stale cascade;
+create type {schema}.stale as (
+    job_id uuid, fencing_token bigint, current_token bigint, reason text);
+alter type {schema}.stale owner to {schema}_owner;
+drop function {schema}.fence, {schema}.begin_step, {schema}.record_step, {schema}.commit_status,
+    {schema}.raise_stale, {schema}.hold_lease;
+create function {schema}.fence(job_id uuid, token bigint) returns void
+language sql begin atomic select; end;
+alter function {schema}.fence(uuid, bigint) owner to {schema}_owner;
+drop function {schema}.renew;
+create function {schema}.renew(job_ids uuid[], tokens bigint[]) returns table (
+    job_id uuid, fencing_token bigint, verdict text, expires_at timestamptz, cancel_reason text)
+language sql begin atomic select null::uuid, 0::bigint, '', null::timestamptz, ''; end;
+alter function {schema}.renew(uuid[], bigint[]) owner to {schema}_owner;
 drop function {schema}.status(uuid), {schema}.release_others, {schema}.progress, {schema}.retry,
     {schema}.reconcile;
 create function {schema}.status(job_id uuid) returns table (

@@ -17,6 +17,7 @@ from psycopg import Connection
 
 from faultline.errors import MigrationRefused
 from faultline.migrate import is_current, migrate
+from faultline.protocol import Protocol
 from faultline.script import ROLES, migrations, script
 from tests.installation import catalogue, run_one_job, schema_exists
 
@@ -128,6 +129,19 @@ def test_a_plain_owner_of_a_database_installs_without_roles_and_nobody_else_gets
     with place.connect() as conn:  # a superuser may upgrade it; it stays the user's
         assert migrate(conn, place.schema, roles=False) == []
         assert owners(conn, place.schema) == {f'"{user}"'}
+
+
+def test_without_roles_a_guard_knows_who_is_exempt(place: Place) -> None:
+    """There is no role whose members could be workers."""
+    user, other = place.user("dev"), place.user("other", owner=False)
+    with place.connect(user) as conn:
+        migrate(conn, place.schema, roles=False)
+        conn.execute("create table charge (n int); grant insert on charge to public")
+        Protocol(place.schema).guard("charge", [user]).run(conn)
+        conn.execute("insert into charge values (1)")
+    with place.connect(other) as conn, pytest.raises(psycopg.Error) as refused:
+        conn.execute("insert into charge values (2)")
+    assert refused.value.sqlstate == "LF006"
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["no schema", "an empty schema of its own"])

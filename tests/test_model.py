@@ -42,8 +42,17 @@ NOT_MODELLED = {
     "sleep": "a hint about waking up",
     "awake": "a hint about waking up",
     "status": "only reads",
+    "busy": "only reads; how long a verb waits for a lock is left open in the model",
     "lanes": "only reads",
     "new_id": "makes an id",
+    "begin_step": "fence; whether the step is done is only read",
+    "record_step": "assert_fence, and a row that lives or dies with that commit",
+    "same_transaction": "only reads",
+    "commit_status": "how LoseAck is resolved; only reads",
+    "guard": "a trigger on a user's table, which asks for a fence; fence is in the model",
+    "unguard": "takes that trigger away",
+    "guard_tree": "only reads",
+    "check_guard": "only reads",
     "schema_version": "only reads",
 }
 

@@ -94,7 +94,7 @@ def test_a_type_defined_beside_its_task_in_a_function_is_found() -> None:
     def called(x: Local) -> None: ...
 
     for task in (bare, called):
-        assert task.load_arguments({"x": {"n": 1}}) == {"x": Local(1)}
+        assert task.arguments.load({"x": {"n": 1}}) == {"x": Local(1)}
 
 
 def test_two_tasks_of_one_name_are_refused_with_both_places() -> None:

@@ -287,6 +287,20 @@ def test_a_fence_checked_early_holds_off_the_reclaim_until_the_commit(shop: Stag
     assert charges(shop) == [attempt]
 
 
+def test_a_fence_opened_when_constraints_are_immediate_is_checked_at_once_and_holds(
+    shop: Stage,
+) -> None:
+    attempt = shop.running("A")
+    a = shop.connect(isolation="read committed")
+    a.execute("set constraints all immediate")
+    shop.verbs.fence(*attempt).run(a)
+    charge(a, attempt)
+    shop.execute("update {schema}.lease set expires_at = clock_timestamp() - interval '1 s'")
+    assert shop.verbs.reclaim().run(shop.conn) == []
+    commit(a)
+    assert charges(shop) == [attempt]
+
+
 def test_a_session_that_stalls_after_an_early_check_is_cut_off_too(shop: Stage) -> None:
     attempt = shop.running("A", lease_seconds=0.4)
     a = shop.connect(isolation="read committed")

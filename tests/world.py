@@ -256,14 +256,15 @@ class World(RuleBasedStateMachine):
         answer = self.story.ask(line, transaction)
         refused = [answer] if answer else []
         if answer:
-            refused.append(self.story.ask(line, self.verbs.report_refusal(*pair, verb)))
+            report = self.story.ask(line, self.verbs.report_refusal(*pair, verb))
+            refused += [report] if report else []
         facts = self.oracle.facts(refused)
-        stale = self.oracle.stale(attempts, verb)
+        stale = self.oracle.reported(attempt, verb)
         if not stale and commits and verb == "complete_one":
             self.oracle.settle("complete", attempt, later=False, dead=False)
         elif not stale and commits:
             self.oracle.effects.append((attempt.number, attempt.token, "note"))
-        self.story.tell(f"{line} → {self.story.verdict(facts[:1])}", facts, stale * 2)
+        self.story.tell(f"{line} → {self.story.verdict(facts[:1])}", facts, stale)
 
     # ── from outside ─────────────────────────────────────────────────────────────────────────────
 

@@ -7,6 +7,7 @@ from faultline.app import App
 from faultline.context import Context
 from faultline.errors import (
     AppNotFound,
+    CommitUnknown,
     DatabaseUnavailable,
     DuplicateTask,
     FaultlineError,
@@ -24,12 +25,14 @@ from faultline.errors import (
     SchemaMismatch,
     ServerTooOld,
     StaleLease,
+    Unfenced,
     UnknownTask,
     WrongArguments,
     WrongIsolation,
 )
 from faultline.gate import aassert_fence, assert_fence
 from faultline.handle import Job
+from faultline.outbox import Message
 from faultline.retry import Backoff, Cancel, Retry, Snooze
 from faultline.states import State
 from faultline.task import Task
@@ -41,6 +44,7 @@ __all__ = [
     "AppNotFound",
     "Backoff",
     "Cancel",
+    "CommitUnknown",
     "Context",
     "DatabaseUnavailable",
     "DuplicateTask",
@@ -54,6 +58,7 @@ __all__ = [
     "KeyInFlight",
     "LauncherError",
     "LockedOut",
+    "Message",
     "MigrationRefused",
     "NotPermitted",
     "PayloadTooLarge",
@@ -64,6 +69,7 @@ __all__ = [
     "StaleLease",
     "State",
     "Task",
+    "Unfenced",
     "UnknownTask",
     "WrongArguments",
     "WrongIsolation",

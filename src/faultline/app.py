@@ -27,6 +27,7 @@ from faultline.database import database_url
 from faultline.enqueueing import Options, asend_one, checked, send_one
 from faultline.errors import DuplicateTask, InvalidArgument
 from faultline.handle import Job
+from faultline.outbox import Relay
 from faultline.plain import Misfit, as_it_is, described
 from faultline.producer import Producer
 from faultline.retry import Backoff
@@ -131,6 +132,7 @@ class App:
         timeout_seconds: float | None = None,
         retry: Backoff = ...,
         priority: int = 0,
+        transactional: bool = False,
     ) -> Decorator: ...
     def task(
         self,
@@ -145,11 +147,14 @@ class App:
         timeout_seconds: float | None = None,
         retry: Backoff | None = None,
         priority: int = 0,
+        transactional: bool = False,
     ) -> Any:
         """Register a function as a task, as `@app.task` or `@app.task(queue="billing")`.
 
         `max_crashes`: lost leases after which the job is put into quarantine. `timeout_seconds`:
         after which an attempt fails; None: it may run as long as its worker keeps the lease.
+        `transactional`: the whole handler is one fenced transaction, `ctx.tx`, which commits
+        together with the job's success.
         """
         local = sys._getframe(1).f_locals  # a type defined beside the function, in a function
 
@@ -160,6 +165,7 @@ class App:
                     self._producer,
                     name=name,
                     timeout_seconds=timeout_seconds,
+                    transactional=transactional,
                     local=local,
                     queue=queue,
                     priority=priority,
@@ -171,6 +177,20 @@ class App:
             )
 
         return register if f is None else register(f)
+
+    def relay(self, topic: str, **options: Any) -> Callable[[Callable[..., Any]], Relay]:
+        """Register a function as the one that delivers the messages of a topic (`tx.emit`).
+
+        It is given a `Message`, after its context if it wants that; `options` as for `task`.
+        """
+        local = sys._getframe(1).f_locals
+
+        def register(handler: Callable[..., Any]) -> Relay:
+            relay = Relay(topic, handler, self._producer, local=local, **options)
+            self._register(relay)
+            return relay
+
+        return register
 
     def _register(self, task: Task[..., Any]) -> Task[..., Any]:
         if (first := self._tasks.get(task.name)) is not None:

@@ -47,7 +47,7 @@ class Arguments:
         self._any_name = next((p.name for p in taken if p.kind is Parameter.VAR_KEYWORD), None)
         named = [p for p in taken if p.kind is not Parameter.VAR_KEYWORD]
         self._positional = [p.name for p in named if p.kind is not Parameter.KEYWORD_ONLY]
-        self._required = [p.name for p in named if p.default is Parameter.empty]
+        self.required = [p.name for p in named if p.default is Parameter.empty]
         self._forms = {p.name: _form(p, hints) for p in named}
         self._other = form_of(hints[self._any_name]) if self._any_name in hints else AS_IT_IS
         self._result = form_of(hints["return"]) if "return" in hints else AS_IT_IS
@@ -110,7 +110,7 @@ class Arguments:
         return {**given, **kwargs}
 
     def _check_names(self, given: Mapping[str, Any]) -> None:
-        if missing := [name for name in self._required if name not in given]:
+        if missing := [name for name in self.required if name not in given]:
             raise WrongArguments(f"task {self.task!r} is missing {_names(missing)}")
         for name in given:
             if name in self._forms:

@@ -104,6 +104,8 @@ def translated(
 ) -> FaultlineError | None:
     """Our error for what any driver reports of a call, or None if it is somebody else's."""
     match code:
+        case "3F000" | "42P01" | "42601" | "42602" | "0A000" if verb in ("guard", "unguard"):
+            return InvalidArgument(message)  # of the user's table: no such, or no name at all
         case "3F000" | "42883" | "42P01":  # no such schema, function, table
             return schema_missing(schema)
         case "42501":  # insufficient_privilege
@@ -120,6 +122,17 @@ def translated(
                 "nothing was written"
             )
     return from_sqlstate(code, message, detail)
+
+
+def reported(error: BaseException) -> tuple[str | None, str, str | None]:
+    """SQLSTATE, message and detail of a database error, whichever driver raised it."""
+    original: Any = getattr(error, "orig", None) or error  # SQLAlchemy's has the driver's
+    code = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+    own = original.__cause__ if original is not error else original  # asyncpg's is the cause
+    facts = getattr(original, "diag", None) or own
+    message = getattr(facts, "message_primary", None) or getattr(facts, "message", None)
+    detail = getattr(facts, "message_detail", None) or getattr(facts, "detail", None)
+    return code, message or _first_line(original), detail
 
 
 def _role_of(conn: Connection[Any] | AsyncConnection[Any] | None) -> str | None:
@@ -140,7 +153,7 @@ def _grantable(schema: str, verb: str) -> list[str]:
     return [f"{schema}_{role}" for role in dict.fromkeys(found or ROLES)]
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
 
 

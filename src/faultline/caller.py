@@ -1,4 +1,4 @@
-"""The caller's own connection: an enqueue joins its transaction, and lives or dies with it.
+"""The caller's own connection: a call joins its transaction, and lives or dies with it.
 
 psycopg connections, and SQLAlchemy sessions and connections with any driver, sync and async; found
 by their classes' names, since neither library may be imported for the other's users. All calls go
@@ -8,6 +8,7 @@ committed, retried or closed here.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,27 +36,69 @@ _KINDS: dict[tuple[str, str], Kind] = {
 
 def run(connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
     """Run the calls in the caller's transaction; their answers."""
-    if kind_of(connection, calls[0].schema) == "psycopg":
+    if kind_of(connection, calls[0]) == "psycopg":
         from faultline.call import together
 
         return together(calls).run(connection)
-    _insist(connection, calls[0].schema, "sqlalchemy", "enqueue", "aenqueue")
+    _insist(connection, calls[0], "sqlalchemy")
     with _translated(calls[0]):
         return _answers(calls, connection.execute(_statement(calls)).one())
 
 
 async def arun(connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
     """As `run`, for asyncio."""
-    if kind_of(connection, calls[0].schema) == "psycopg async":
+    if kind_of(connection, calls[0]) == "psycopg async":
         from faultline.call import together
 
         return await together(calls).arun(connection)
-    _insist(connection, calls[0].schema, "sqlalchemy async", "aenqueue", "enqueue")
+    _insist(connection, calls[0], "sqlalchemy async")
     with _translated(calls[0]):
         return _answers(calls, (await connection.execute(_statement(calls))).one())
 
 
-def kind_of(connection: Any, schema: str) -> Kind:
+def run_or_await(connection: Any, call: Call[Any]) -> Any:
+    """Run one call, or give what is to be awaited, as the connection is sync or async."""
+    kind = kind_of(connection, call)
+    if kind.startswith("psycopg"):
+        insist_on_transaction(connection)
+    if kind.endswith("async"):
+        return _one(connection, call, kind)
+    answers = run(connection, [call])
+    if kind == "sqlalchemy" and not run(connection, [_still_open(call)])[0]:
+        raise autocommits()
+    return answers[0]
+
+
+async def _one(connection: Any, call: Call[Any], kind: Kind) -> Any:
+    answers = await arun(connection, [call])
+    if kind == "sqlalchemy async" and not (await arun(connection, [_still_open(call)]))[0]:
+        raise autocommits()
+    return answers[0]
+
+
+def insist_on_transaction(connection: Any) -> None:
+    """Refuse a psycopg connection on which a fence would be over with its own statement."""
+    if connection.autocommit and connection.info.transaction_status == 0:  # IDLE
+        raise autocommits()
+
+
+def autocommits() -> InvalidArgument:
+    """The error for a connection without a transaction."""
+    return InvalidArgument(
+        "the connection is in autocommit mode and no transaction is open, so a fence would protect "
+        "nothing: begin a transaction first, in which the writes are too"
+    )
+
+
+def _still_open(call: Call[Any]) -> Call[bool]:
+    """Whether the transaction of that call goes on: it has an id, since the call locks a row."""
+    from faultline.call import Call
+
+    statement = "select * from concat(pg_current_xact_id_if_assigned())"
+    return Call(call.schema, "", statement, (), lambda rows: rows[0][0] != "")
+
+
+def kind_of(connection: Any, call: Call[Any]) -> Kind:
     """What the caller has given us, or InvalidArgument saying what can be given."""
     for ancestor in type(connection).__mro__:
         key = ancestor.__module__.partition(".")[0], ancestor.__name__
@@ -64,16 +107,18 @@ def kind_of(connection: Any, schema: str) -> Kind:
     raise InvalidArgument(
         f"connection is of type {type(connection).__qualname__}: give a psycopg Connection or "
         "AsyncConnection, or a SQLAlchemy Session, Connection, AsyncSession or AsyncConnection; "
-        f"with any other driver, run SELECT {schema}.enqueue('task', '{{…}}') in your transaction"
+        f"with any other driver, run SELECT {call.schema}.{call.verb}(…) in your transaction"
     )
 
 
-def _insist(connection: Any, schema: str, wanted: Kind, here: str, there: str) -> None:
-    if kind_of(connection, schema) != wanted:
+def _insist(connection: Any, call: Call[Any], wanted: Kind) -> None:
+    if kind_of(connection, call) != wanted:
         name = type(connection).__qualname__
-        word = "await " if there.startswith("a") else ""
+        here, there = call.verb, f"await a{call.verb}"
+        if wanted.endswith("async"):
+            here, there = f"a{call.verb}", call.verb
         raise InvalidArgument(
-            f"connection is of type {name}, which {here} cannot use: call {word}{there} with it"
+            f"connection is of type {name}, which {here} cannot use: call {there} with it"
         )
 
 
@@ -97,7 +142,7 @@ def _statement(calls: Sequence[Call[Any]]) -> Any:
 
 
 def _sql_type(value: Any) -> str:
-    return "uuid" if isinstance(value, UUID) else "text"
+    return "uuid" if isinstance(value, UUID) else "bigint" if isinstance(value, int) else "text"
 
 
 def _text(value: Any) -> str | None:
@@ -116,10 +161,14 @@ def _element(item: Any) -> str:
 
 
 def _answers(calls: Sequence[Call[Any]], row: Sequence[str]) -> list[Any]:
-    return [call.read([(_ids(text),)]) for call, text in zip(calls, row, strict=True)]
+    return [call.read([(_value(call, text),)]) for call, text in zip(calls, row, strict=True)]
 
 
-def _ids(text: str) -> UUID | list[UUID]:
+def _value(call: Call[Any], text: str) -> Any:
+    if call.verb == "begin_step":
+        return json.loads(text)
+    if not call.verb.startswith("enqueue"):
+        return text
     if text.startswith("{"):
         return [UUID(part) for part in text.strip("{}").split(",") if part]
     return UUID(text)
@@ -129,17 +178,12 @@ def _ids(text: str) -> UUID | list[UUID]:
 def _translated(call: Call[Any]) -> Iterator[None]:
     from sqlalchemy.exc import DBAPIError
 
-    from faultline.call import translated
+    from faultline.call import reported, translated
 
     try:
         yield
     except DBAPIError as error:
-        original: Any = error.orig
-        code = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
-        facts = getattr(original, "diag", None) or original.__cause__  # asyncpg's own is the cause
-        message = getattr(facts, "message_primary", None) or getattr(facts, "message", None)
-        detail = getattr(facts, "message_detail", None) or getattr(facts, "detail", None)
-        ours = translated(code, message or str(original), detail, call.schema, call.verb)
+        ours = translated(*reported(error), call.schema, call.verb)
         if ours is None:
             raise
         raise ours from error

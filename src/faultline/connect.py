@@ -9,22 +9,24 @@ Nothing here keeps a connection, retries or reads the environment.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, Connection, errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq.abc import PGcancel
+from psycopg.pq import PollingStatus
+from psycopg.pq.abc import PGcancelConn
 from psycopg.rows import TupleRow
 
 from faultline.config import DEFAULT_SCHEMA, schema_name
 from faultline.errors import (
     DatabaseUnavailable,
-    FaultlineError,
     NotPermitted,
     SchemaMismatch,
     ServerTooOld,
@@ -36,6 +38,11 @@ OLDEST_SERVER = 15
 # A silent partition otherwise hangs a client for ever: keepalives do not help while data is
 # unacknowledged (seen: with tcp_user_timeout=3000 it fails after 3.2 s). What the URL says wins.
 _DEFAULTS = {"connect_timeout": "10", "tcp_user_timeout": "3000", "application_name": "faultline"}
+_CANCEL_SECONDS = 10
+_EVENTS: dict[int, int] = {
+    PollingStatus.READING: select.POLLIN,
+    PollingStatus.WRITING: select.POLLOUT,
+}
 
 
 def connect(
@@ -50,7 +57,7 @@ def connect(
         require_server(conn.info.server_version)
         if schema is not None:
             check(conn, schema)
-    except FaultlineError:
+    except BaseException:
         conn.close()
         raise
     return conn
@@ -68,7 +75,7 @@ async def aconnect(
         require_server(conn.info.server_version)
         if schema is not None:
             await acheck(conn, schema)
-    except FaultlineError:
+    except BaseException:  # also when it is cancelled
         await conn.close()
         raise
     return conn
@@ -215,11 +222,27 @@ def abort(conn: Connection[Any] | AsyncConnection[Any]) -> None:
     transaction has written. Asking it may take as long as the network does, so a thread asks.
     """
     with suppress(psycopg.Error):
-        request = conn.pgconn.get_cancel()
+        cancel: Callable[[], None]
+        if psycopg.capabilities.has_cancel_safe():
+            cancel = partial(_cancel, conn.pgconn.cancel_conn())
+        else:
+            cancel = conn.pgconn.get_cancel().cancel
         sever(conn)
-        threading.Thread(target=_cancel, args=(request,), daemon=True).start()
+        threading.Thread(target=_quietly, args=(cancel,), daemon=True).start()
 
 
-def _cancel(request: PGcancel) -> None:
+def _quietly(act: Callable[[], None]) -> None:
     with suppress(psycopg.Error, OSError):
-        request.cancel()
+        act()
+
+
+def _cancel(request: PGcancelConn) -> None:
+    """Without ever waiting in libpq, as of its version 17: psycopg calls the older PQcancel with
+    the interpreter's lock held, and a peer that does not answer stops the whole process."""
+    request.start()
+    while (wants := request.poll()) in _EVENTS:
+        poll = select.poll()
+        poll.register(request.socket, _EVENTS[wants])
+        if not poll.poll(_CANCEL_SECONDS * 1000):
+            break
+    request.finish()

@@ -2,6 +2,7 @@
 
     FaultlineError
     ├── StaleLease              this attempt no longer owns its job; roll back and stop
+    ├── Unfenced                a write to a guarded table without a fence; nothing was written
     ├── InvalidArgument         the call itself is wrong; nothing was written
     │   ├── PayloadTooLarge
     │   └── WrongArguments      the task does not take these arguments (also a TypeError)
@@ -9,6 +10,7 @@
     ├── KeyInFlight             the key is held by a transaction that is still open; try again
     ├── LockedOut               somebody is using what the call needs; nothing changed, try again
     ├── WrongIsolation          the verb needs READ COMMITTED
+    ├── CommitUnknown           the answer to a COMMIT was lost, and could not be found out
     ├── NotPermitted            the role may not call this verb; which one to grant
     ├── AppNotFound             "module:app" does not lead to an App
     ├── DuplicateTask           two tasks of one name
@@ -44,17 +46,32 @@ class StaleLease(FaultlineError):
     """This attempt no longer owns the job; roll back and stop. Nothing it writes is accepted."""
 
     def __init__(
-        self, job_id: UUID, token: int, current_token: int | None, reason: StaleReason
+        self,
+        job_id: UUID,
+        token: int,
+        current_token: int | None,
+        reason: StaleReason,
+        operation: str = "handler",
     ) -> None:
         self.job_id = job_id
         self.token = token
         self.current_token = current_token
         self.reason: StaleReason = reason
+        self.operation = operation  # what was refused
         super().__init__(
             f"stale lease ({reason}): job {job_id} was claimed under token {token}, "
             f"its token is now {current_token}; roll back and stop: this attempt no longer owns "
             "the job"
         )
+
+
+class Unfenced(FaultlineError):
+    """The table is guarded and the transaction has no fence; the message says how to open one."""
+
+    def __init__(self, message: str, table: str, operation: str) -> None:
+        self.table = table  # with its schema
+        self.operation = operation  # INSERT, UPDATE, DELETE or TRUNCATE
+        super().__init__(message)
 
 
 class InvalidArgument(FaultlineError):
@@ -104,6 +121,19 @@ class LockedOut(FaultlineError):
 
 class WrongIsolation(FaultlineError):
     """claim, renew and reclaim need READ COMMITTED; a frozen snapshot would judge old leases."""
+
+
+class CommitUnknown(FaultlineError):
+    """The connection broke during COMMIT, and it could not be found out whether it happened."""
+
+    def __init__(self, job_id: UUID, token: int) -> None:
+        self.job_id = job_id
+        self.token = token
+        super().__init__(
+            f"the connection broke while job {job_id} was committing under token {token}, and "
+            "whether it was committed could not be found out: write so that a second attempt does "
+            'no harm, with tx.complete(…) or ctx.transaction(step="…")'
+        )
 
 
 class NotPermitted(FaultlineError):
@@ -214,7 +244,11 @@ def from_sqlstate(code: str | None, message: str, detail: str | None) -> Faultli
         case "LF001":
             facts = json.loads(detail or "{}")
             return StaleLease(
-                UUID(facts["job_id"]), facts["token"], facts["current_token"], facts["reason"]
+                UUID(facts["job_id"]),
+                facts["token"],
+                facts["current_token"],
+                facts["reason"],
+                facts["operation"],
             )
         case "LF002":
             facts = json.loads(detail or "{}")
@@ -225,4 +259,7 @@ def from_sqlstate(code: str | None, message: str, detail: str | None) -> Faultli
             return PayloadTooLarge(message)
         case "LF005":
             return WrongIsolation(message)
+        case "LF006":
+            facts = json.loads(detail or "{}")
+            return Unfenced(message, facts["table"], facts["operation"])
     return None

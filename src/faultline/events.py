@@ -125,6 +125,8 @@ class StaleWriteBlocked(Event):
     stale_token: int
     current_token: int | None
     reason: StaleReason
+    operation: str
+    late_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,16 @@ class HandlerAbandoned(JobEvent):
     event = "handler_abandoned"
     level = "error"
     task: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndingIgnored(JobEvent):
+    """The handler had completed its job itself, and then said something else about its end."""
+
+    event = "ending_ignored"
+    level = "warning"
+    task: str
+    said: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +291,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     LeaseLost,
     ExecutionTimedOut,
     HandlerAbandoned,
+    EndingIgnored,
     UnknownTask,
     LeaseReclaimed,
     JobQuarantined,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from faultline.caller import insist_on_transaction
 from faultline.config import DEFAULT_SCHEMA
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def assert_fence(
     """Raise StaleLease unless the lease is alive; else nobody reclaims it before the commit."""
     from faultline.protocol import Protocol
 
+    insist_on_transaction(connection)
     Protocol(schema).assert_fence(job_id, token).run(connection)
 
 
@@ -34,4 +36,5 @@ async def aassert_fence(
     """As `assert_fence`, for asyncio."""
     from faultline.protocol import Protocol
 
+    insist_on_transaction(connection)
     await Protocol(schema).assert_fence(job_id, token).arun(connection)

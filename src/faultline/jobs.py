@@ -53,10 +53,12 @@ class Stale:
     token: int
     current_token: int | None
     reason: StaleReason
+    operation: str
+    late_seconds: float | None = None
 
     def error(self) -> StaleLease:
         """The same facts as the exception a handler gets."""
-        return StaleLease(self.job_id, self.token, self.current_token, self.reason)
+        return StaleLease(self.job_id, self.token, self.current_token, self.reason, self.operation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,10 @@ class Renewal:
     verdict: Literal["renewed", "busy", "lost"]
     expires_at: datetime | None
     cancel_reason: str | None
+    current_token: int | None = None
+    reason: StaleReason | None = None
+    """Why it is lost, where that was recorded as a refusal: not if the attempt ended itself."""
+    late_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,13 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "job_released": lambda f: f"handed back: {f['reason']}",
     "job_cancelled": lambda f: f"cancelled{_counted(': ', f.get('reason'))}",
     "stale_write_blocked": lambda f: (
-        f"REFUSED by the database: token {f['stale_token']} is stale, "
-        f"the job is at {f['current_token']} ({f['reason']})"
+        f"REFUSED by the database: {f['operation']} under token {f['stale_token']}, "
+        f"the job is at {f['current_token']} ({f['reason']}"
+        f"{_counted(', ', _seconds('', f.get('late_seconds')) or None, ' late')})"
     ),
     "lease_lost": lambda f: f"lease lost ({f['reason']}): the handler is told to stop",
     "execution_timed_out": lambda f: f"timed out after {_number(f['timeout_seconds'])} s",
+    "ending_ignored": lambda f: f"{f['said']} after tx.complete: ignored, the job has succeeded",
     "handler_abandoned": lambda _: "did not stop when told to: given up",
     "unknown_task": lambda _: "no task of this name is registered here: put off",
     "lease_reclaimed": lambda f: f"taken over from {f['owner']}, whose lease had ended",

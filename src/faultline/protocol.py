@@ -20,7 +20,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from faultline.call import Call, Row, decoded, to_json
+from faultline.answers import column, each, leases, nothing, one, reconciled, swapped
+from faultline.call import Call, Row, to_json
 from faultline.config import DEFAULT_SCHEMA, schema_name
 from faultline.errors import InvalidArgument
 from faultline.jobs import (
@@ -52,7 +53,7 @@ class Protocol:
         """Accept one job; `options` are the named arguments of the SQL function."""
         text = to_json({} if payload is None else payload, "payload")
         named = {"id": job_id, **_checked(options, without={"id", "idempotency_keys"})}
-        return self._call("enqueue", (task, text), _one, named, casts=("text", "jsonb"))
+        return self._call("enqueue", (task, text), one, named, casts=("text", "jsonb"))
 
     def enqueue_many(
         self, task: str, ids: Sequence[UUID], payloads: Sequence[Any], **options: Any
@@ -62,7 +63,7 @@ class Protocol:
         return self._call(
             "enqueue_many",
             (task, list(ids), text),
-            _one,
+            one,
             _checked(options, without={"id", "idempotency_key"}),
             casts=("text", "uuid[]", "jsonb"),
         )
@@ -73,13 +74,13 @@ class Protocol:
 
     def cancel(self, job_ids: Sequence[UUID], reason: str | None = None) -> Call[list[Cancelled]]:
         """End waiting jobs, ask running ones to stop."""
-        return self._call("cancel", (list(job_ids), reason), _each(Cancelled), casts=_UUIDS)
+        return self._call("cancel", (list(job_ids), reason), each(Cancelled), casts=_UUIDS)
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
     def lanes(self, queues: Sequence[str]) -> Call[list[Lane]]:
         """The lanes of these queues, highest priority first."""
-        return self._call("lanes", (list(queues),), _each(Lane), casts=("text[]",))
+        return self._call("lanes", (list(queues),), each(Lane), casts=("text[]",))
 
     def claim(
         self,
@@ -92,7 +93,7 @@ class Protocol:
     ) -> Call[list[Lease]]:
         """Lease up to `max_jobs` due jobs, each under a token higher than any before."""
         arguments = (worker, list(lanes), max_jobs, list(cursors) if cursors else None, started)
-        return self._call("claim", arguments, _leases, casts=("text", "int[]", "int", "bigint[]"))
+        return self._call("claim", arguments, leases, casts=("text", "int[]", "int", "bigint[]"))
 
     def execute(self, attempts: Attempts) -> Call[list[Stale]]:
         """These claimed jobs begin now; answers with the stale ones."""
@@ -100,17 +101,17 @@ class Protocol:
 
     def renew(self, attempts: Attempts) -> Call[list[Renewal]]:
         """Extend these leases, if they are alive."""
-        return self._call("renew", _columns(attempts), _each(Renewal), casts=_ATTEMPTS)
+        return self._call("renew", _columns(attempts), each(Renewal), casts=_ATTEMPTS)
 
     def progress(self, attempts: Attempts, reports: Sequence[Any]) -> Call[None]:
         """What these running attempts say of themselves; stale ones are left out."""
         arguments = (*_columns(attempts), to_json(list(reports), "progress"))
-        return self._call("progress", arguments, _nothing, casts=(*_ATTEMPTS, "jsonb"))
+        return self._call("progress", arguments, nothing, casts=(*_ATTEMPTS, "jsonb"))
 
     def adopt(self, worker: str, attempts: Attempts, *, started: bool = True) -> Call[list[Stale]]:
         """These leases are this worker's from now on; answers with the stale ones."""
         arguments = (worker, *_columns(attempts), started)
-        return self._call("adopt", arguments, _each(Stale), casts=("text", *_ATTEMPTS))
+        return self._call("adopt", arguments, each(Stale), casts=("text", *_ATTEMPTS))
 
     def complete(
         self, attempts: Attempts, results: Sequence[Any] | None = None
@@ -122,7 +123,7 @@ class Protocol:
     def complete_one(self, job_id: UUID, token: int, result: Any = None) -> Call[None]:
         """End the attempt in the caller's own transaction; raises StaleLease."""
         text = None if result is None else to_json(result, "result")
-        return self._call("complete_one", (job_id, token, text), _nothing, casts=_ONE_RESULT)
+        return self._call("complete_one", (job_id, token, text), nothing, casts=_ONE_RESULT)
 
     def swap(
         self,
@@ -139,7 +140,7 @@ class Protocol:
         text = None if results is None else to_json(list(results), "result")
         claim = (worker, list(lanes), max_jobs, list(cursors) if cursors else None, started)
         casts = (*_ATTEMPTS, "jsonb", "text", "int[]", "int", "bigint[]")
-        return self._call("swap", (*_columns(attempts), text, *claim), _swapped, casts=casts)
+        return self._call("swap", (*_columns(attempts), text, *claim), swapped, casts=casts)
 
     def fail(
         self,
@@ -165,41 +166,63 @@ class Protocol:
     def release_others(self, worker: str, attempts: Attempts) -> Call[list[UUID]]:
         """Hand back what this worker was leased and does not know of: all but these attempts."""
         arguments = (worker, *_columns(attempts))
-        return self._call("release_others", arguments, _column, casts=("text", *_ATTEMPTS))
+        return self._call("release_others", arguments, column, casts=("text", *_ATTEMPTS))
 
     def cancel_attempt(self, attempts: Attempts, reason: str | None = None) -> Call[list[Stale]]:
         """The attempts end their own jobs as cancelled."""
         return self._settle("cancel_attempt", attempts, reason)
 
+    def busy(self, attempts: Attempts) -> Call[list[UUID]]:
+        """Those of these jobs whose lease an open transaction holds: ending them has to wait."""
+        return self._call("busy", _columns(attempts), column, casts=_ATTEMPTS)
+
     def reclaim(self, max_jobs: int = 100) -> Call[list[Reclaimed]]:
         """Take expired leases away from their owners."""
-        return self._call("reclaim", (max_jobs,), _each(Reclaimed), casts=("int",))
+        return self._call("reclaim", (max_jobs,), each(Reclaimed), casts=("int",))
 
     def reclaim_dead(
         self, worker: str, job_ids: Sequence[UUID] | None = None
     ) -> Call[list[Reclaimed]]:
         """Take a dead worker's leases away at once: all, or those of these jobs."""
         arguments = (worker, None if job_ids is None else list(job_ids))
-        return self._call("reclaim_dead", arguments, _each(Reclaimed), casts=("text", "uuid[]"))
+        return self._call("reclaim_dead", arguments, each(Reclaimed), casts=("text", "uuid[]"))
 
     def promote(self, max_jobs: int = 1000) -> Call[int]:
         """Queue what has become due; answers with how many."""
-        return self._call("promote", (max_jobs,), _one, casts=("int",))
+        return self._call("promote", (max_jobs,), one, casts=("int",))
 
     def reconcile(self, max_jobs: int = 1000) -> Call[Reconciled]:
         """Reclaim, promote and clean up; answers also with when to do so again."""
-        return self._call("reconcile", (max_jobs,), _reconciled, casts=("int",))
+        return self._call("reconcile", (max_jobs,), reconciled, casts=("int",))
 
     def assert_fence(self, job_id: UUID, token: int) -> Call[None]:
         """The write gate: raises StaleLease unless the lease is alive, and then holds it."""
-        return self._call("assert_fence", (job_id, token), _nothing)
+        return self._call("assert_fence", (job_id, token), nothing)
 
-    def fence(self, job_id: UUID, token: int) -> Call[None]:
+    def fence(self, job_id: UUID, token: int) -> Call[str]:
         """Have the server check the lease when this transaction commits."""
-        return self._call("fence", (job_id, token), _nothing)
+        return self._call("fence", (job_id, token), one)
+
+    def begin_step(self, job_id: UUID, token: int, step: str) -> Call[dict[str, Any]]:
+        """As `fence`; answers with its mark, and whether the step is done and what it recorded."""
+        return self._call("begin_step", (job_id, token, step), one)
+
+    def record_step(self, job_id: UUID, token: int, step: str, value: Any = None) -> Call[None]:
+        """The step is done, with the caller's transaction; raises StaleLease."""
+        text = None if value is None else to_json(value, "value")
+        arguments = (job_id, token, step, text)
+        return self._call("record_step", arguments, nothing, casts=_ONE_STEP)
+
+    def same_transaction(self, mark: str) -> Call[None]:
+        """Raises InvalidArgument unless this is the transaction whose fence had this mark."""
+        return self._call("same_transaction", (mark,), nothing, casts=("text",))
+
+    def commit_status(self, job_id: UUID, token: int, mark: str) -> Call[str]:
+        """What became of the transaction whose fence had this mark."""
+        return self._call("commit_status", (job_id, token, mark), one, casts=_ONE_COMMIT)
 
     def report_refusal(self, job_id: UUID, token: int, operation: str) -> Call[Stale | None]:
-        """Record a refusal whose own record was rolled back; None if the lease is alive."""
+        """Record a refusal whose own record was rolled back; None if nobody can have been late."""
         return self._call(
             "report_refusal",
             (job_id, token, operation),
@@ -208,7 +231,7 @@ class Protocol:
 
     def outcome(self, job_id: UUID, token: int) -> Call[str | None]:
         """How the attempt ended; None while it has not."""
-        return self._call("outcome", (job_id, token), _one)
+        return self._call("outcome", (job_id, token), one)
 
     def beat(
         self,
@@ -219,54 +242,65 @@ class Protocol:
     ) -> Call[None]:
         """The worker is alive."""
         arguments = (worker, list(queues), to_json(dict(details or {}), "details"), clock)
-        return self._call("beat", arguments, _nothing, casts=("text", "text[]", "jsonb"))
+        return self._call("beat", arguments, nothing, casts=("text", "text[]", "jsonb"))
 
     def leave(self, worker: str) -> Call[None]:
         """The worker has ended."""
-        return self._call("leave", (worker,), _nothing)
+        return self._call("leave", (worker,), nothing)
 
     def sleep(self, worker: str, queues: Sequence[str], seconds: float) -> Call[None]:
         """Ask for a notification when one of these queues gets a job."""
-        return self._call("sleep", (worker, list(queues), seconds), _nothing, casts=_SLEEP)
+        return self._call("sleep", (worker, list(queues), seconds), nothing, casts=_SLEEP)
 
     def awake(self, worker: str) -> Call[None]:
         """No more notifications, please."""
-        return self._call("awake", (worker,), _nothing)
+        return self._call("awake", (worker,), nothing)
 
     # ── operators ────────────────────────────────────────────────────────────────────────────────
 
     def retry(self, job_ids: Sequence[UUID]) -> Call[list[UUID]]:
         """Scheduled jobs become due now; answers with those moved."""
-        return self._call("retry", (list(job_ids),), _column, casts=("uuid[]",))
+        return self._call("retry", (list(job_ids),), column, casts=("uuid[]",))
 
     def requeue(self, job_ids: Sequence[UUID], reason: str | None = None) -> Call[list[UUID]]:
         """Give dead or quarantined jobs another life; answers with those moved."""
-        return self._call("requeue", (list(job_ids), reason), _column, casts=_UUIDS)
+        return self._call("requeue", (list(job_ids), reason), column, casts=_UUIDS)
 
     def pause(self, queue: str, paused: bool = True) -> Call[None]:
         """Stop or resume the claiming of a queue."""
-        return self._call("pause", (queue, paused), _nothing)
+        return self._call("pause", (queue, paused), nothing)
+
+    def guard(self, target: str, exempt_roles: Sequence[str] | None = None) -> Call[int]:
+        """Only fenced transactions and the exempt roles (None: as before) write to this table."""
+        if isinstance(exempt_roles, str):  # its letters are no names
+            raise InvalidArgument(f"exempt_roles is a list of names: give [{exempt_roles!r}]")
+        arguments = (target, None if exempt_roles is None else list(exempt_roles))
+        return self._call("guard", arguments, one, casts=("regclass", "name[]"))
+
+    def unguard(self, target: str) -> Call[int]:
+        """The contrary; answers with how many tables were guarded."""
+        return self._call("unguard", (target,), one, casts=("regclass",))
 
     def rescue(self) -> Call[int]:
         """After a restore: give every job without a pointer its pointer back."""
-        return self._call("rescue", (), _one)
+        return self._call("rescue", (), one)
 
     def epoch_bump(self) -> Call[int]:
         """After a restore from a disk snapshot: make all further tokens higher than any before."""
-        return self._call("epoch_bump", (), _one)
+        return self._call("epoch_bump", (), one)
 
     def compact(self) -> Call[bool]:
         """Rewrite `ready` when a pinned snapshot stops vacuum."""
-        return self._call("compact", (), _one)
+        return self._call("compact", (), one)
 
     def create_partitions(self, months_ahead: int = 3) -> Call[int]:
         """Make the partitions of the coming months."""
-        return self._call("create_partitions", (months_ahead,), _one)
+        return self._call("create_partitions", (months_ahead,), one)
 
     def drop_partitions(self, older_than_days: int) -> Call[list[str]]:
         """Forget finished jobs of months that ended so long ago; answers with the months."""
         return self._call(
-            "drop_partitions", (f"{older_than_days} days",), _column, casts=("interval",)
+            "drop_partitions", (f"{older_than_days} days",), column, casts=("interval",)
         )
 
     # ── the statement ────────────────────────────────────────────────────────────────────────────
@@ -275,7 +309,7 @@ class Protocol:
         self, verb: str, attempts: Attempts, *more: Any, casts: tuple[str, ...] = ()
     ) -> Call[list[Stale]]:
         parameters = (*_columns(attempts), *more)
-        return self._call(verb, parameters, _each(Stale), casts=(*_ATTEMPTS, *casts))
+        return self._call(verb, parameters, each(Stale), casts=(*_ATTEMPTS, *casts))
 
     def _call(
         self,
@@ -295,6 +329,8 @@ class Protocol:
 _UUIDS = ("uuid[]", "text")
 _ATTEMPTS = ("uuid[]", "bigint[]")
 _ONE_RESULT = ("uuid", "bigint", "jsonb")
+_ONE_STEP = ("uuid", "bigint", "text", "jsonb")
+_ONE_COMMIT = ("uuid", "bigint", "text")
 _SLEEP = ("text", "text[]", "float8")
 
 # The options of enqueue and enqueue_many; a name that is not here is not an option.
@@ -334,41 +370,3 @@ def _checked(options: Mapping[str, Any], *, without: set[str]) -> dict[str, Any]
 
 def _columns(attempts: Attempts) -> tuple[list[UUID], list[int]]:
     return [job_id for job_id, _ in attempts], [token for _, token in attempts]
-
-
-def _one(rows: list[Row]) -> Any:
-    return rows[0][0]
-
-
-def _nothing(rows: list[Row]) -> None:
-    """For verbs that answer by not raising."""
-
-
-def _column(rows: list[Row]) -> list[Any]:
-    return [row[0] for row in rows]
-
-
-def _each(kind: Callable[..., T]) -> Callable[[list[Row]], list[T]]:
-    return lambda rows: [kind(*row) for row in rows]
-
-
-def _swapped(rows: list[Row]) -> tuple[list[Stale], list[Lease]]:
-    refused, claimed = rows[0][:4], rows[0][4:]
-    stale = [Stale(*row) for row in zip(*refused, strict=True)] if refused[0] else []
-    return stale, _leases([claimed])
-
-
-def _reconciled(rows: list[Row]) -> Reconciled:
-    *reclaimed, promoted, next_seconds = rows[0]
-    columns = zip(*reclaimed, strict=True) if reclaimed[0] else ()
-    return Reconciled([Reclaimed(*row) for row in columns], promoted, next_seconds)
-
-
-def _leases(rows: list[Row]) -> list[Lease]:
-    ids, tokens, *columns, payloads, heads, last_chances = rows[0]
-    if not ids:
-        return []
-    headers = decoded(heads) if heads else [None] * len(ids)
-    last = last_chances or [False] * len(ids)
-    leased = zip(ids, tokens, *columns, decoded(payloads), headers, last, strict=True)
-    return [Lease(*row) for row in leased]

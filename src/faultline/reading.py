@@ -62,6 +62,10 @@ class Reading:
         rows = self._select(conn, "leases", "where job_id = %s", job_id)
         return rows[0] if rows else None
 
+    def steps(self, conn: Connection[Any], job_id: UUID) -> list[Record]:
+        """Which steps of one job are done, in their order."""
+        return self._select(conn, "steps", "where job_id = %s order by at", job_id)
+
     def ledger(self, conn: Connection[Any], job_id: UUID) -> list[Record]:
         """The successes of one job: at most one."""
         return self._select(conn, "ledger", "where job_id = %s order by fencing_token", job_id)
@@ -85,6 +89,10 @@ class Reading:
     def refusals(self, conn: Connection[Any], job_id: UUID) -> list[Record]:
         """The stale writes of one job that were refused, oldest first."""
         return self._select(conn, "refusals", "where job_id = %s order by id", job_id)
+
+    def guards(self, conn: Connection[Any]) -> list[Record]:
+        """Which tables are guarded, who is exempt, and whether anything is left open."""
+        return self._select(conn, "guards", "order by target::text")
 
     def violations(self, conn: Connection[Any]) -> list[Record]:
         """The rows that break an invariant. Empty, always; reads every table."""

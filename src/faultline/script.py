@@ -16,8 +16,8 @@ from typing import Final
 from faultline import __version__
 from faultline.config import schema_name
 
-SCHEMA_VERSION: Final = 2  # the newest file in sql/migrations
-OLDEST_CLIENT: Final = 2  # the oldest SCHEMA_VERSION whose client still works with this schema
+SCHEMA_VERSION: Final = 3  # the newest file in sql/migrations
+OLDEST_CLIENT: Final = 3  # the oldest SCHEMA_VERSION whose client still works with this schema
 ROLES: Final = ("worker", "producer", "operator", "reader")
 
 _DEFINER = "security definer\nset search_path = {schema}, pg_catalog, pg_temp"
@@ -33,6 +33,9 @@ _PINNED = _NO_SCANS + "\nset enable_bitmapscan = off"
 # would rather walk that table's whole index and search the array for each row; a bitmap scan, the
 # one kind left here, needs a key (see docs/decisions/0003).
 _PROBING = _NO_SCANS + "\nset enable_indexscan = off\nset enable_indexonlyscan = off"
+# For verbs that end many attempts at once: a transaction that holds one of the leases, and may do
+# so until that runs out, must not hold up the others.
+_SETTLING = _PROBING + "\nset lock_timeout = '1s'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ def _render(text: str, schema: str) -> str:
     return (
         text.replace("{pinned}", _PINNED)
         .replace("{probing}", _PROBING)
+        .replace("{settling}", _SETTLING)
         .replace("{definer}", _DEFINER)
         .replace("{views}", f"{views}, {schema}.violations")
         .replace("{schema_version}", str(SCHEMA_VERSION))

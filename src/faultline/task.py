@@ -21,10 +21,13 @@ from faultline.handle import Job
 from faultline.retry import as_seconds
 
 if TYPE_CHECKING:
+    from faultline.jobs import Lease
     from faultline.producer import Producer
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+RESULT_LIMIT_BYTES = 1_048_576
 
 
 class Task(Enqueues[P, R]):
@@ -37,6 +40,7 @@ class Task(Enqueues[P, R]):
         *,
         name: str | None = None,
         timeout_seconds: float | None = None,
+        transactional: bool = False,
         local: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
@@ -51,6 +55,12 @@ class Task(Enqueues[P, R]):
         self.queue: str = self.defaults.get("queue", "default")
         self.timeout_seconds = _timeout(timeout_seconds)
         self.wants_context = self.arguments.wants_context
+        self.transactional = transactional
+        if transactional and not self.wants_context:
+            raise InvalidArgument(
+                f"task {self.name!r} is transactional, and has no way to its transaction: make its "
+                "first parameter `ctx: Context`, and use ctx.tx"
+            )
         self.is_async = _is_async(handler)
         self.place = _place(handler)
         functools.update_wrapper(self, handler)
@@ -66,13 +76,22 @@ class Task(Enqueues[P, R]):
         """A job of this task by its id, to ask for its status or result."""
         return Job(as_uuid(job_id), self.producer, self.load_result)
 
-    def load_arguments(self, payload: Any) -> dict[str, Any]:
+    def arguments_for(self, lease: Lease) -> dict[str, Any]:
         """Keyword arguments for the handler, or InvalidArgument if the payload is not its."""
-        return self.arguments.load(payload)
+        return self.arguments.load(lease.payload)
 
-    def dump_result(self, value: Any) -> Any:
-        """The JSON of what the handler returned, or InvalidArgument."""
-        return self.arguments.dump_result(value)
+    def dump_result(self, value: Any) -> tuple[Any, int]:
+        """The JSON of what the handler returned, and roughly its size; or InvalidArgument."""
+        from faultline.call import to_json
+
+        result = self.arguments.dump_result(value)
+        text = "" if result is None else to_json(result, "result")
+        if len(text) > RESULT_LIMIT_BYTES and len(text.encode()) > RESULT_LIMIT_BYTES:
+            raise InvalidArgument(
+                f"the result has more than {RESULT_LIMIT_BYTES} bytes: store it elsewhere and "
+                "return a reference"
+            )
+        return result, len(text)
 
     def load_result(self, value: Any) -> Any:
         """A stored result as the handler's annotation has it."""

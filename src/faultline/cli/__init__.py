@@ -21,6 +21,7 @@ from faultline.cli import (
     doctor,
     enqueue,
     epoch,
+    guard,
     jobs,
     migrate,
     queues,
@@ -46,6 +47,7 @@ app.command()(enqueue.enqueue)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(queues.app, name="queues")
 app.command()(workers.workers)
+app.add_typer(guard.app, name="guard")
 app.command()(reconcile.reconcile)
 app.command()(doctor.doctor)
 app.command()(migrate.migrate)

@@ -32,6 +32,7 @@ STATE_STYLES = {
     "paused": "yellow",
     "silent": "red",
     "ok": "green",
+    "incomplete": "yellow",
     "warn": "yellow",
     "problem": "bold red",
 }

@@ -13,6 +13,7 @@ ORDER = (
     "jobs",
     "queues",
     "workers",
+    "guard",
     "reconcile",
     "doctor",
     "migrate",

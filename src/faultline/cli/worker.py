@@ -53,6 +53,14 @@ def worker(
     app: Reference,
     queues: Queues = None,
     concurrency: Concurrency = 20,
+    transactions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Fenced transactions at once; default: one for each job, at most 20.",
+        ),
+    ] = None,
     processes: Annotated[
         int, typer.Option(min=1, metavar="N", help="Processes, for more cores.")
     ] = 1,
@@ -90,6 +98,7 @@ def worker(
     options = WorkerOptions(
         queues=split_names(queues),
         concurrency=concurrency,
+        transactions=transactions,
         processes=processes,
         max_jobs=max_jobs,
         grace_seconds=grace_seconds,

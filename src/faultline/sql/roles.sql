@@ -8,9 +8,11 @@ grant execute on function
     {schema}.schema_version, {schema}.lanes, {schema}.claim, {schema}.execute, {schema}.renew,
     {schema}.adopt, {schema}.complete, {schema}.complete_one, {schema}.swap, {schema}.fail,
     {schema}.snooze,
-    {schema}.release, {schema}.release_others, {schema}.cancel_attempt, {schema}.progress,
+    {schema}.release, {schema}.release_others, {schema}.cancel_attempt, {schema}.busy,
+    {schema}.progress,
     {schema}.reclaim, {schema}.reclaim_dead, {schema}.promote, {schema}.reconcile,
-    {schema}.assert_fence, {schema}.fence, {schema}.report_refusal, {schema}.outcome,
+    {schema}.assert_fence, {schema}.fence, {schema}.begin_step, {schema}.record_step,
+    {schema}.same_transaction, {schema}.commit_status, {schema}.report_refusal, {schema}.outcome,
     {schema}.beat, {schema}.leave, {schema}.sleep, {schema}.awake, {schema}.create_partitions
     to {schema}_worker;
 
@@ -26,8 +28,11 @@ grant execute on function
     {schema}.schema_version, {schema}.lanes, {schema}.status, {schema}.cancel, {schema}.retry,
     {schema}.requeue, {schema}.pause, {schema}.reclaim, {schema}.reclaim_dead, {schema}.promote,
     {schema}.reconcile, {schema}.epoch_bump, {schema}.rescue,
-    {schema}.compact, {schema}.create_partitions, {schema}.drop_partitions, {schema}.outcome
+    {schema}.compact, {schema}.create_partitions, {schema}.drop_partitions, {schema}.outcome,
+    {schema}.guard, {schema}.unguard
     to {schema}_operator;
+-- What these two need, since they run with the rights of their caller.
+grant execute on function {schema}.guard_tree, {schema}.check_guard to {schema}_operator;
 
 -- reader: the views, and only they.
 grant execute on function {schema}.schema_version to {schema}_reader;

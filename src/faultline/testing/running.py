@@ -16,7 +16,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from faultline.context import Means
 from faultline.events import Emit
+from faultline.fenced.pool import Pool
 from faultline.jobs import Lease, Reconciled
 from faultline.protocol import Protocol
 from faultline.worker.attempt import Attempt, Hands
@@ -64,8 +66,10 @@ class Runner:
         settler = Settler(self.name, self._verbs, session, self._hands, self._emit)
         ended: asyncio.Future[Ending] = loop.create_future()
         execution = Execution(self.name, self._emit, ended.set_result, None)
-        task, database = self._app.tasks.get(lease.task), (self._url, self._verbs.schema)
-        attempt = Attempt(lease, task, sent, database)
+        pool = Pool(self._url, self._verbs.schema, 20)
+        pool.at_home()
+        means = Means(self._verbs, pool, self._app.tasks)
+        attempt = Attempt(lease, self._app.tasks.get(lease.task), sent, means)
         self._executions[attempt] = (loop, execution)
         self._hands.take([attempt])
         keeper.wake()
@@ -77,11 +81,12 @@ class Runner:
                 if not ended.done():
                     _stop(attempt, execution)
                 settler.add(await ended)
-                await settler.settle()
+                await settler.settle_all()
         finally:
             self._hands.drop(attempt)
             del self._executions[attempt]
             execution.stop()
+            await pool.aclose()
 
     def lose(self, job_id: UUID, *, told: bool) -> None:
         """The lease of this job is gone. Its handler learns it from us, or not at all: like one

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
-from faultline.context import Context
+from faultline.context import Context, Means
 from faultline.jobs import Lease
 
 if TYPE_CHECKING:
@@ -48,9 +48,12 @@ class Attempt:
         "context",
         "deadline",
         "done",
+        "held",
+        "held_at",
         "interrupt",
         "lease",
         "left_behind",
+        "lost",
         "over",
         "renew_at",
         "report",
@@ -65,7 +68,7 @@ class Attempt:
         lease: Lease,
         task: Task[Any, Any] | None,
         sent: float,
-        database: tuple[str, str] | None = None,
+        means: Means | None = None,
     ) -> None:
         self.lease = lease
         self.task = task
@@ -75,8 +78,8 @@ class Attempt:
             attempt=lease.attempts + 1,
             task=lease.task,
             headers=lease.headers,
-            report=self._set_report,
-            database=database,
+            attempt_of=self,
+            means=means,
         )
         self.started_at = sent
         self.told: Told | None = None
@@ -86,9 +89,12 @@ class Attempt:
         self.alone = False  # which now also keeps its lease
         self.over = False  # its thread has ended; the loop may not know yet
         self.left_behind = False  # its thread was given up
+        self.lost = False  # the database said so: its lease cannot be renewed any more
         self.interrupt: Callable[[], None] | None = None
         self.running: asyncio.Task[Any] | None = None  # of an async handler
         self.report: Any = None
+        self.held = 0  # transactions in which a renewal would do harm
+        self.held_at = sent
         self.kept(sent)
 
     @property
@@ -129,8 +135,29 @@ class Attempt:
             self.interrupt()
         return True
 
-    def _set_report(self, report: Any) -> None:
+    # ── what its context says ────────────────────────────────────────────────────────────────────
+
+    def reported(self, report: Any) -> None:
+        """The handler says how far it is."""
         self.report = (report,)  # a tuple, because None is a report too
+
+    def hold(self) -> None:
+        """Its transaction renews the lease itself now, and nobody else while it is open."""
+        self.held += 1
+        self.held_at = time.monotonic()
+
+    def renewed(self) -> None:
+        """It has."""
+        self.kept(self.held_at)
+
+    def let_go(self) -> None:
+        """That transaction has ended."""
+        self.held -= 1
+
+    def dumped(self, result: Any) -> Any:
+        """A result as it is stored, or InvalidArgument."""
+        assert self.task is not None
+        return self.task.dump_result(result)[0]
 
 
 class Hands:

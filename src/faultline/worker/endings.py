@@ -8,20 +8,24 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from faultline import events
-from faultline.call import Call, Row, to_json
-from faultline.errors import InvalidArgument, StaleLease
+from faultline.call import Call, Row, reported
+from faultline.errors import InvalidArgument, StaleLease, from_sqlstate
 from faultline.jobs import Reclaimed, Stale
 from faultline.protocol import Protocol
 from faultline.retry import Cancel, Retry, Snooze
 from faultline.worker.attempt import Attempt
 
-RESULT_LIMIT_BYTES = 1_048_576
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 20_000
+
+
+class Unstorable(Exception):
+    """What a transactional handler returned cannot be stored; its cause says why."""
 
 
 class Abandoned(Exception):
@@ -33,6 +37,7 @@ class Ending:
     """One attempt, ended. Endings of one `batch` can be written by one call."""
 
     outcome: ClassVar[str | None] = None  # what the database calls it, once it is written
+    is_last: ClassVar[bool] = True  # nothing remains to be written for this attempt
     attempt: Attempt
 
     @property
@@ -137,19 +142,53 @@ class Cancelled(Ending):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Refused(Ending):
-    """The fence refused a write of the handler's own: the transaction that would have recorded it
-    was rolled back, so it is recorded now."""
+class Late(Ending):
+    """The fence refused a write of a handler that had been given up: the transaction that would
+    have recorded it was rolled back, so it is recorded now. Its ending is another."""
 
+    is_last = False
     operation: str
 
     @property
     def batch(self) -> Any:
         return self
 
-    def call(self, verbs: Protocol, batch: Sequence[Refused]) -> Call[list[Stale]]:
-        call = verbs.report_refusal(*self.attempt.key, self.operation)
+    def call(self, verbs: Protocol, batch: Sequence[Late]) -> Call[list[Stale]]:
+        operation = self.operation[:100] or "unknown"  # whatever a sink of the user's calls it
+        call = verbs.report_refusal(*self.attempt.key, operation)
         return _read_as(call, lambda rows: [Stale(*row) for row in rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refused(Late):
+    """The fence refused a write of the handler's own, which ended with that. If the database knows
+    better and the lease is alive, somebody else refused: then it has failed like any other."""
+
+    is_last = True
+    error: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settled(Ending):
+    """The handler ended its job itself, in a commit of its own: nothing to write."""
+
+    outcome = "succeeded"
+
+    def event(self, worker: str, seconds: float) -> events.Event:
+        return events.JobCompleted(worker, *self.attempt.key, self.attempt.lease.task, seconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unsure(Settled):
+    """It may have: the answer to its COMMIT was lost, or has not come yet. To be looked up, for as
+    long as it is under way, and else ended so."""
+
+    otherwise: Ending
+
+    @property
+    def is_open(self) -> bool:
+        """Whether that COMMIT is still under way; nobody else may end the attempt meanwhile."""
+        return bool(self.attempt.context._closing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,11 +225,36 @@ def results(batch: Sequence[Completed]) -> list[Any] | None:
 
 def ending_of(attempt: Attempt, raised: BaseException | None, returned: Any = None) -> Ending:
     """What the handler did, as an ending."""
+    if attempt.context._completed is not None:
+        return Settled(attempt)
+    ending = _ending_of(attempt, raised, returned)
+    # Still closing: the handler was given up in the middle of the COMMIT that ends its job.
+    unsure = attempt.context._unsure or attempt.context._closing
+    return Unsure(attempt, ending) if unsure else ending
+
+
+def second_ending(attempt: Attempt, raised: BaseException | None, returned: Any) -> str | None:
+    """What a handler said about its job's end after it had completed it; None if nothing new."""
+    if attempt.context._completed is None:
+        return None
+    if raised is not None:
+        return None if attempt.told is not None else f"raised {type(raised).__name__}"
+    (result,) = attempt.context._completed
+    assert attempt.task is not None
+    with suppress(InvalidArgument):  # no JSON: not the same, then
+        if returned is None or attempt.task.dump_result(returned)[0] == result:
+            return None
+    return "returned another result"
+
+
+def _ending_of(attempt: Attempt, raised: BaseException | None, returned: Any) -> Ending:
     if raised is None:  # too late for its timeout is failed, whatever it returned
         return _stopped(attempt) if attempt.told == "timeout" else _returned(attempt, returned)
+    if (stale := _refusal_of(attempt, raised)) is not None:
+        return Refused(attempt, stale.operation, describe(raised))
     match raised:
-        case StaleLease() if (raised.job_id, raised.token) == attempt.key:
-            return Refused(attempt, "handler")
+        case Unstorable():  # trying again would end in the same way
+            return Failed(attempt, describe(raised.__cause__ or raised), dead=True)
         case Abandoned():
             return _stopped(attempt, still_running=True)
         case Snooze():
@@ -206,22 +270,36 @@ def ending_of(attempt: Attempt, raised: BaseException | None, returned: Any = No
     return Failed(attempt, describe(raised))
 
 
+def late_refusal(attempt: Attempt, raised: BaseException | None) -> Late | None:
+    """What a handler that was given up still has to say: that the fence refused it."""
+    stale = None if raised is None else _refusal_of(attempt, raised)
+    return None if stale is None else Late(attempt, stale.operation)
+
+
+def _refusal_of(attempt: Attempt, raised: BaseException) -> StaleLease | None:
+    """The refusal of this very attempt, if that is what was raised."""
+    stale = raised if isinstance(raised, StaleLease) else _stale_in(raised)
+    mine = stale is not None and (stale.job_id, stale.token) == attempt.key
+    return stale if mine else None
+
+
+def _stale_in(error: BaseException) -> StaleLease | None:
+    """The refusal, where a driver's own error carries it: a COMMIT on the handler's connection."""
+    code, message, detail = reported(error)
+    found = from_sqlstate(code, message, detail) if code == "LF001" else None
+    return found if isinstance(found, StaleLease) else None
+
+
 def _returned(attempt: Attempt, value: Any) -> Ending:
     """Also after it was told that its lease is lost: the database decides whether it was in
     time."""
     assert attempt.task is not None
     try:
-        result = attempt.task.dump_result(value)
-        text = "" if result is None else to_json(result, "result")
-        if len(text) > RESULT_LIMIT_BYTES and len(text.encode()) > RESULT_LIMIT_BYTES:
-            raise InvalidArgument(
-                f"the result has more than {RESULT_LIMIT_BYTES} bytes: store it elsewhere and "
-                "return a reference"
-            )
+        result, size = attempt.task.dump_result(value)
     except InvalidArgument as error:
         # Trying again would do the work again and end in the same way.
         return Failed(attempt, describe(error), dead=True)
-    return Completed(attempt, result, len(text))
+    return Completed(attempt, result, size)
 
 
 def _stopped(attempt: Attempt, *, still_running: bool = False) -> Ending:

@@ -1,7 +1,8 @@
 """Running handlers: async ones on this event loop, sync ones in threads, suspects alone.
 
 `start` begins an attempt and returns; when its handler ends, however it ends, `on_end` gets its
-ending, once. A handler that was told to stop and does not is given up with `abandon`.
+ending, once. A handler that was told to stop and does not is given up with `abandon`; should it
+come back and say that the fence refused it, `on_late` gets that.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from contextlib import suppress
 from typing import Any
 
 from faultline.errors import InvalidArgument
-from faultline.events import Emit, ExecutionStarted, HandlerAbandoned, JobIsolated, UnknownTask
+from faultline.events import (
+    Emit,
+    EndingIgnored,
+    ExecutionStarted,
+    HandlerAbandoned,
+    JobIsolated,
+    UnknownTask,
+)
 from faultline.jobs import Unreadable
 from faultline.worker.alone import Alone
 from faultline.worker.attempt import Attempt
@@ -22,9 +30,13 @@ from faultline.worker.endings import (
     Ending,
     Failed,
     Snoozed,
+    Unstorable,
     describe,
     ending_of,
+    late_refusal,
+    second_ending,
 )
+from faultline.worker.outage import nothing
 from faultline.worker.threads import Threads
 
 LONGEST_PAUSE_SECONDS = 60.0  # before what cannot be run here is offered again
@@ -34,11 +46,17 @@ class Execution:
     """The handlers of one worker that are running now."""
 
     def __init__(
-        self, worker: str, emit: Emit, on_end: Callable[[Ending], None], alone: Alone | None
+        self,
+        worker: str,
+        emit: Emit,
+        on_end: Callable[[Ending], None],
+        alone: Alone | None,
+        on_late: Callable[[Ending], None] = nothing,
     ) -> None:
         self._worker = worker
         self._emit = emit
         self._on_end = on_end
+        self._on_late = on_late
         self._alone = alone
         self._threads = Threads(f"faultline-{worker}")
         self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself keeps only weak references
@@ -66,11 +84,14 @@ class Execution:
             return self._start_alone(attempt, self._alone)
         self._emit(self._started(attempt))
         try:
-            arguments = attempt.task.load_arguments(attempt.lease.payload)
+            arguments = attempt.task.arguments_for(attempt.lease)
         except Exception as error:  # also whatever a user's own type raises when it is built
             said = "the payload does not fit the task; the job's own error says how"
             return self._end(attempt, Failed(attempt, describe(error), said=said))
-        if attempt.task.wants_context:
+        if attempt.task.transactional:
+            wrap = _in_atransaction if attempt.task.is_async else _in_transaction
+            call = wrap(attempt.task.handler, attempt.context, arguments)
+        elif attempt.task.wants_context:
             call = _with_context(attempt.task.handler, attempt.context, arguments)
         else:
             call = _plain(attempt.task.handler, arguments)
@@ -152,9 +173,14 @@ class Execution:
             attempt.left_behind = False
             self.abandoned -= 1
         if attempt.done:
+            with suppress(Exception):  # a handler's own class, as below
+                if (late := late_refusal(attempt, raised)) is not None:
+                    self._on_late(late)
             return
         try:
             ending = ending_of(attempt, raised, returned)
+            if (said := second_ending(attempt, raised, returned)) is not None:
+                self._emit(EndingIgnored(self._worker, *attempt.key, attempt.lease.task, said))
         except Exception as error:  # a handler's own class that does not keep its promises
             ending = Failed(attempt, describe(error), dead=True)
         self._end(attempt, ending)
@@ -183,6 +209,35 @@ async def _coroutine(call: Callable[[], Any]) -> Any:
 
 def _with_context(handler: Callable[..., Any], context: Any, arguments: dict[str, Any]) -> Any:
     return lambda: handler(context, **arguments)
+
+
+def _in_transaction(handler: Callable[..., Any], context: Any, arguments: dict[str, Any]) -> Any:
+    """The whole handler as one fenced transaction, which ends the job."""
+
+    def call() -> Any:
+        with context.transaction() as context._tx:
+            result = handler(context, **arguments)
+            _complete(context, result)
+        return result
+
+    return call
+
+
+def _in_atransaction(handler: Callable[..., Any], context: Any, arguments: dict[str, Any]) -> Any:
+    async def call() -> Any:
+        async with context.transaction() as context._tx:
+            result = await handler(context, **arguments)
+            _complete(context, result)
+        return result
+
+    return call
+
+
+def _complete(context: Any, result: Any) -> None:
+    try:
+        context._tx.complete(result)
+    except InvalidArgument as error:
+        raise Unstorable from error
 
 
 def _plain(handler: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -24,11 +24,18 @@ from uuid import UUID
 import psycopg
 
 from faultline.errors import FaultlineError
-from faultline.events import Emit, ExecutionTimedOut, HandlerAbandoned, LeaseLost, WorkerExit
+from faultline.events import (
+    Emit,
+    ExecutionTimedOut,
+    HandlerAbandoned,
+    LeaseLost,
+    StaleWriteBlocked,
+    WorkerExit,
+)
 from faultline.jobs import Renewal
 from faultline.protocol import Protocol
 from faultline.worker.attempt import ABANDON_SECONDS, Attempt, Hands
-from faultline.worker.endings import Abandoned, ending_of
+from faultline.worker.endings import Abandoned, Settled, ending_of
 from faultline.worker.outage import Outage, nothing
 from faultline.worker.reconciler import Reconciler
 from faultline.worker.session import Session, Unavailable
@@ -162,6 +169,8 @@ class Keeper:
             if attempt.tell("timeout"):
                 task = attempt.lease.task
                 self._emit(ExecutionTimedOut(self._worker, *attempt.key, task, seconds))
+        elif attempt.context._completed is not None:
+            return later  # it has no lease any more, and needs none
         elif now >= attempt.deadline and attempt.tell("deadline"):
             self._emit(LeaseLost(self._worker, *attempt.key, attempt.lease.task, "deadline"))
         return min(attempt.deadline, timeout_at or later, later)
@@ -188,7 +197,7 @@ class Keeper:
 
     async def _round(self) -> float:
         now = time.monotonic()
-        kept = [attempt for attempt in self._hands.all() if not attempt.alone]
+        kept = [attempt for attempt in self._hands.all() if _is_kept(attempt)]
         if due := [attempt for attempt in kept if attempt.renew_at <= now]:
             await self._renew(due)
         if now >= self._report_at and (told := [a for a in kept if a.report is not None]):
@@ -199,9 +208,9 @@ class Keeper:
             call = self._verbs.beat(self._worker, queues, details, datetime.now(UTC))
             await self._session.run(call, _below_the_leases(kept))
             self._beat_at = now + BEAT_SECONDS
-        moments = [attempt.renew_at for attempt in self._hands.all() if not attempt.alone]
-        soon = now + (REPORT_SECONDS if moments else BEAT_SECONDS)
-        return min([self._beat_at, soon, *moments])
+        due_at = min([_due_at(attempt, now) for attempt in self._hands.all()], default=math.inf)
+        soon = now + (REPORT_SECONDS if due_at < math.inf else BEAT_SECONDS)
+        return min(self._beat_at, soon, due_at)
 
     async def _renew(self, due: list[Attempt]) -> None:
         """One statement for all of them; each then has its lease from the moment it was sent."""
@@ -216,12 +225,25 @@ class Keeper:
     def _heed(self, attempt: Attempt, renewal: Renewal, sent: float) -> None:
         if renewal.verdict == "renewed":
             attempt.kept(sent)
-        elif renewal.verdict == "busy":  # a transaction of its own is settling it: ask again soon
+        elif renewal.verdict == "busy" or attempt.context._is_ending():
+            # A transaction of its own is settling it, or has: ask again soon.
             attempt.renew_at = sent + attempt.lease.lease_seconds / 20
-        elif attempt.tell("refused"):
-            self._emit(LeaseLost(self._worker, *attempt.key, attempt.lease.task, "refused"))
         else:
-            attempt.renew_at = sent + attempt.lease.lease_seconds  # it knows; do not ask for ever
+            attempt.lost = True
+            if attempt.tell("refused"):
+                self._emit(LeaseLost(self._worker, *attempt.key, attempt.lease.task, "refused"))
+        if renewal.reason is not None:  # recorded as a refusal: to be said, and not to be repeated
+            attempt.lost = True
+            self._emit(
+                StaleWriteBlocked(
+                    self._worker,
+                    *attempt.key,
+                    renewal.current_token,
+                    renewal.reason,
+                    "renew",
+                    renewal.late_seconds,
+                )
+            )
         if renewal.cancel_reason is not None:
             attempt.tell("cancelled", renewal.cancel_reason)
         self.wake()
@@ -245,17 +267,37 @@ class Keeper:
     async def _give_up(self, stuck: Attempt) -> None:
         """The worker's loop will not come back: write what can be written, and end the process."""
         self._emit(HandlerAbandoned(self._worker, *stuck.key, stuck.lease.task))
-        others = [a.key for a in self._hands.all() if not a.done and not a.alone and a is not stuck]
+        others = [a.key for a in self._hands.all() if a is not stuck and _may_be_handed_back(a)]
         ending = ending_of(stuck, Abandoned())
         session = Session(self._url, self._verbs.schema)
         with suppress(Unavailable, psycopg.Error, FaultlineError, TimeoutError):
-            await session.run(ending.call(self._verbs, [ending]), 2.0)
+            if not isinstance(ending, Settled):  # else it has ended itself, or may have
+                await session.run(ending.call(self._verbs, [ending]), 2.0)
             if others:
                 await session.run(self._verbs.release(others), 2.0)
         await self._say_goodbye()
         self._emit(WorkerExit(self._worker, "stuck"))
         self._last()
         os._exit(STUCK)
+
+
+def _is_kept(attempt: Attempt) -> bool:
+    """Whether its lease is to be renewed from here."""
+    return not (
+        attempt.lost or attempt.alone or attempt.held or attempt.context._completed is not None
+    )
+
+
+def _due_at(attempt: Attempt, now: float) -> float:
+    """When to renew its lease; or to look again, while a transaction of its own keeps it."""
+    if attempt.held:
+        return max(attempt.renew_at, now + attempt.lease.lease_seconds / 20)
+    return attempt.renew_at if _is_kept(attempt) else math.inf
+
+
+def _may_be_handed_back(attempt: Attempt) -> bool:
+    """Whether it runs here, and has not ended its job itself."""
+    return not (attempt.done or attempt.alone or attempt.context._is_ending())
 
 
 def _below_the_leases(kept: list[Attempt]) -> float:

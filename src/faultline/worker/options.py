@@ -17,6 +17,9 @@ class WorkerOptions:
     """Which queues to serve; none: those that the app's tasks name, and `default`."""
     concurrency: int = 20
     """How many jobs a process runs at once."""
+    transactions: int | None = None
+    """How many fenced transactions may be open at once, each with a connection; by default one for
+    each job, and at most 20."""
     processes: int = 1
     """More than one: a parent keeps so many children, and ends a dead one's leases at once."""
     max_jobs: int | None = None
@@ -32,12 +35,19 @@ class WorkerOptions:
     log_level: Level = "info"
     """From which level on."""
 
+    @property
+    def max_transactions(self) -> int:
+        """`transactions`, or its default."""
+        return self.transactions or min(self.concurrency, 20)
+
     def __post_init__(self) -> None:
         if isinstance(self.queues, str):
             raise InvalidArgument(f"queues is {self.queues!r}: give a list of names")
         object.__setattr__(self, "queues", tuple(self.queues))
         _at_least("concurrency", self.concurrency, 1)
         _at_least("processes", self.processes, 1)
+        if self.transactions is not None:
+            _at_least("transactions", self.transactions, 1)
         _at_least("grace_seconds", self.grace_seconds, 0)
         _at_least("poll_seconds", self.poll_seconds, 0.01)
         if self.max_jobs is not None:

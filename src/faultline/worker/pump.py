@@ -24,7 +24,7 @@ from faultline.protocol import Protocol
 from faultline.worker.endings import Completed, keys, results
 from faultline.worker.lanes import Lanes
 from faultline.worker.outage import Outage
-from faultline.worker.session import Session, Unavailable
+from faultline.worker.session import Locked, Session, Unavailable
 from faultline.worker.settler import Settler, is_unknown, seconds_for
 
 MAX_CLAIM = 500
@@ -103,7 +103,9 @@ class Pump:
                 await self._outage.wait(error)
             else:
                 self._outage.over()
-                if going_on():
+                if not (going_on() or patient()) and self._settler:
+                    return False
+                if going_on() or self._settler:
                     await self._wait()
         return True
 
@@ -143,6 +145,12 @@ class Pump:
             if not completions:
                 raise
             await self._settler.write(completions)  # alone, and if need be one by one
+            return
+        except Locked:
+            self._hungry = True
+            if not completions:
+                raise
+            await self._settler.locked(completions)
             return
         except Exception as error:  # an answer that cannot be understood counts as lost
             self._hungry = True
@@ -194,10 +202,11 @@ class Pump:
 
     async def _wait(self) -> None:
         """For an ending, an announcement or the next poll; not at all while there is work."""
-        if self._settler or (self._hungry and self._room() > 0):
+        seconds = min(self._poll_seconds(), self._settler.due_at - time.monotonic())
+        if seconds <= 0 or (self._hungry and self._room() > 0):
             await asyncio.sleep(0)
             return
-        timer = asyncio.get_running_loop().call_later(self._poll_seconds(), self._poll)
+        timer = asyncio.get_running_loop().call_later(seconds, self._poll)
         await self._signal.wait()
         self._signal.clear()
         timer.cancel()

@@ -31,6 +31,10 @@ class Unavailable(Exception):
         super().__init__(str(cause).partition("\n")[0] or type(cause).__name__)
 
 
+class Locked(Unavailable):
+    """Somebody holds what it needs, and it has not waited for long; nothing was changed."""
+
+
 class Session:
     """One connection, used by one task at a time."""
 
@@ -72,7 +76,7 @@ class Session:
                 raise Unavailable(error, unknown=False) from error
             raise
         except LockedOut as error:
-            raise Unavailable(error, unknown=False) from error
+            raise Locked(error, unknown=False) from error
         finally:
             timer.cancel()
 

@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from faultline import __version__
+from faultline.context import Means
 from faultline.events import (
     Emit,
     LeaseAcquired,
@@ -33,6 +34,7 @@ from faultline.events import (
     WorkerExit,
     WorkerStarted,
 )
+from faultline.fenced.pool import Pool
 from faultline.jobs import Lease
 from faultline.log import log_to
 from faultline.protocol import Protocol
@@ -114,6 +116,7 @@ class Worker:
             self._keeper.stop()
             self._execution.stop()
             await self._session.close()
+            await self._means.pool.aclose()
             self._emit.close()
         return {"stuck": STUCK, "database away": 1}.get(self._reason, 0)
 
@@ -135,6 +138,9 @@ class Worker:
         """Put the parts together, on the event loop that will run them."""
         url, schema = self._app.url, self._app.schema
         self._emit = Announcer(self.name, self._listener)
+        pool = Pool(url, schema, self.options.max_transactions)
+        pool.at_home()
+        self._means = Means(self._verbs, pool, self._app.tasks)
         loop = asyncio.get_running_loop()
         self._session = Session(url, schema)
         self._settler = Settler(
@@ -146,7 +152,7 @@ class Worker:
             on_put_off=lambda: self._keeper.look_again(),
         )
         alone = self._alone()
-        self._execution = Execution(self.name, self._emit, self._ended, alone)
+        self._execution = Execution(self.name, self._emit, self._ended, alone, self._to_write)
         self._pump = Pump(
             self.name,
             self.queues,
@@ -203,8 +209,8 @@ class Worker:
 
     def _start(self, leases: list[Lease], sent: float) -> None:
         """These were claimed by a call that was sent at this moment: begin them."""
-        tasks, database = self._app.tasks, (self._app.url, self._app.schema)
-        attempts = [Attempt(lease, tasks.get(lease.task), sent, database) for lease in leases]
+        tasks, means = self._app.tasks, self._means
+        attempts = [Attempt(lease, tasks.get(lease.task), sent, means) for lease in leases]
         self._hands.take(attempts)
         self._keeper.wake()
         for attempt in attempts:
@@ -219,9 +225,12 @@ class Worker:
         if self._begun == self.options.max_jobs:
             self._end_because("max_jobs")
 
-    def _ended(self, ending: Ending) -> None:
+    def _to_write(self, ending: Ending) -> None:
         self._settler.add(ending)
         self._pump.wake()
+
+    def _ended(self, ending: Ending) -> None:
+        self._to_write(ending)
         if self._execution.abandoned >= self.options.concurrency:
             self._end_because("stuck")
 

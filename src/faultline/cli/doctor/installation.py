@@ -1,4 +1,5 @@
-"""Checks of the installation: its version, what the connected user may do there, its partitions."""
+"""Checks of the installation: its version, what the connected user may do there, its partitions,
+and the guards on the users' own tables."""
 
 from __future__ import annotations
 
@@ -95,6 +96,19 @@ def partitions(probe: Probe) -> Finding:
         what = f"this month's ({missing[0]}) are missing: nothing can be enqueued"
         return Finding("partitions", "problem", what, do)
     return Finding("partitions", "warn", f"next month's ({missing[0]}) are not made yet", do)
+
+
+def guards(probe: Probe) -> Finding:
+    """Whether a guarded table can be written past its guard."""
+    found = probe.reading.guards(probe.conn)
+    gaps = [guard["target"] for guard in found if not guard["complete"]]
+    if gaps:
+        what = f"there are gaps in the guard of {', '.join(gaps)}"
+        revoke = [f"{guard['revoke']};" for guard in found if guard["revoke"]]
+        do = " ".join([*revoke, "faultline guard list", "says more" if revoke else "says which"])
+        return Finding("guards", "warn", what, do)
+    names = ", ".join(guard["target"] for guard in found)
+    return Finding("guards", "ok", f"complete on {names}" if names else "no table is guarded")
 
 
 def _may(probe: Probe, name: str) -> bool:

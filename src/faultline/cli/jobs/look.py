@@ -48,7 +48,7 @@ def show(
     job: Annotated[UUID, typer.Argument(parser=options.job_id, metavar="ID", help="The job's id.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Show one job: its place, attempts and refused writes.
+    """Show one job: its place, attempts, steps and refused writes.
 
     Exit status 3 if there is no such job.
 
@@ -61,13 +61,15 @@ def show(
         if found is None:
             nothing(f"there is no job {job}: it may have been forgotten with its month")
         attempts = here.reading.attempts(here.conn, job)
+        steps = here.reading.steps(here.conn, job)
         refusals = here.reading.refusals(here.conn, job)
         lease = here.reading.lease(here.conn, job)
         now = here.now()
     if as_json:
-        print_json({**found, "lease": lease, "attempts": attempts, "refusals": refusals})
+        evidence = {"attempts": attempts, "steps": steps, "refusals": refusals}
+        print_json({**found, "lease": lease, **evidence})
     else:
-        describe(found, lease, attempts, refusals, now)
+        describe(found, lease, attempts, steps, refusals, now)
 
 
 def _columns(now: datetime) -> list[Column]:

@@ -1,6 +1,6 @@
 """One job as a page: where it stands, what it carries, and what happened to it, in order.
 
-Made from the views jobs, leases, attempts and refusals; this module asks nothing itself.
+Made from the views jobs, leases, attempts, steps and refusals; this module asks nothing itself.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def describe(
     job: Record,
     lease: Record | None,
     attempts: Sequence[Record],
+    steps: Sequence[Record],
     refusals: Sequence[Record],
     now: datetime,
 ) -> None:
@@ -33,7 +34,7 @@ def describe(
     for name, value in _facts(job, lease, now):
         typer.echo(f"{styled(name.ljust(_WIDTH), 'dim')}  {value}")
     typer.echo("")
-    for at, what in timeline(job, lease, attempts, refusals):
+    for at, what in timeline(job, lease, attempts, steps, refusals):
         since = (at - job["created_at"]).total_seconds()
         when = f"+{since:,.2f} s".rjust(_WIDTH)
         style = "yellow" if " REFUSED: " in what else ""
@@ -43,7 +44,11 @@ def describe(
 
 
 def timeline(
-    job: Record, lease: Record | None, attempts: Sequence[Record], refusals: Sequence[Record]
+    job: Record,
+    lease: Record | None,
+    attempts: Sequence[Record],
+    steps: Sequence[Record],
+    refusals: Sequence[Record],
 ) -> list[tuple[datetime, str]]:
     """What happened, oldest first; at one moment, in the order of the tokens."""
     found = [(job["created_at"], 0, f"enqueued into {job['queue']} by {job['producer']}")]
@@ -55,6 +60,9 @@ def timeline(
     if lease is not None:
         token = lease["fencing_token"]
         found.append((lease["claimed_at"], token, f"#{token} claimed by {lease['worker']}"))
+    for step in steps:
+        token = step["fencing_token"]
+        found.append((step["at"], token, f"#{token} committed step {step['step']}"))
     found += [(refusal["at"], refusal["stale_token"], _refusal(refusal)) for refusal in refusals]
     return [(at, what) for at, _, what in sorted(found, key=lambda item: item[:2])]
 

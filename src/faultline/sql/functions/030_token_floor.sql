@@ -111,7 +111,8 @@ begin
     return v_epoch;
 end $$;
 
--- restart_leases: each lease runs from now again, unless its holder is just using it.
+-- restart_leases: each lease runs from now again, unless its holder is just using it. Transaction
+-- ids of before are not believed any more: a restored copy would give them out again.
 create or replace function {schema}.restart_leases() returns void
 language plpgsql
 as $$
@@ -122,4 +123,5 @@ begin
        set expires_at = greatest(l.expires_at, v_now + make_interval(secs => l.lease_seconds))
       from (select job_id from lease order by job_id for no key update skip locked) alive
      where l.job_id = alive.job_id;
+    delete from server_life;
 end $$;

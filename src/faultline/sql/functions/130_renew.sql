@@ -2,13 +2,15 @@
 --
 -- Answers  for each: renewed (with the new expiry, and the reason if a cancel was requested), busy
 --          (locked: an open transaction of its own is settling it; ask again) or lost. Only lost
---          cancels a handler; a loss that is not the attempt's own ending is recorded. (I3)
+--          cancels a handler; a loss that is not the attempt's own ending is recorded as refused,
+--          and its facts are in the last three columns. (I3)
 -- Locks    lease rows with SKIP LOCKED: one open transaction must not cost the worker its other
 --          leases.
 -- Raises   LF003 when there is a job without its token, LF005 not READ COMMITTED.
 create or replace function {schema}.renew(job_ids uuid[], tokens bigint[])
 returns table (job_id uuid, fencing_token bigint, verdict text, expires_at timestamptz,
-               cancel_reason text)
+               cancel_reason text, current_token bigint, reason text,
+               late_seconds double precision)
 language plpgsql
 {probing}
 as $$
@@ -18,8 +20,6 @@ declare
     v_free uuid[];
     v_kept uuid[];
     v_tokens bigint[];
-    v_ended uuid[];
-    v_ended_tokens bigint[];
 begin
     perform insist_on_read_committed('renew');
     perform check_attempts(renew.job_ids, renew.tokens);
@@ -40,14 +40,16 @@ begin
              where u.job_id = any (v_free) order by u.job_id offset 0) u
      where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > v_now
     returning l.job_id, l.fencing_token, 'renewed', l.expires_at,
-              (select c.reason from cancel_request c where c.job_id = l.job_id limit 1);
+              (select c.reason from cancel_request c where c.job_id = l.job_id limit 1),
+              null::bigint, null::text, null::double precision;
     if cardinality(v_free) is not distinct from cardinality(renew.job_ids) then
         return;
     end if;
 
     return query
     select l.job_id, l.fencing_token, 'busy', l.expires_at,
-           (select c.reason from cancel_request c where c.job_id = l.job_id limit 1)
+           (select c.reason from cancel_request c where c.job_id = l.job_id limit 1),
+           null::bigint, null::text, null::double precision
       from unnest(renew.job_ids, renew.tokens) u(job_id, token)
       join lease l on l.job_id = u.job_id
      where l.fencing_token = u.token and l.expires_at > v_now
@@ -57,16 +59,10 @@ begin
       join lease l on l.job_id = u.job_id
      where l.fencing_token = u.token and l.expires_at > v_now;
     -- What the attempt itself has ended meanwhile is lost to renewal, but no stale write.
-    select array_agg(a.job_id), array_agg(a.fencing_token) into v_ended, v_ended_tokens
-      from unnest(renew.job_ids, renew.tokens) u(job_id, token)
-     cross join lateral (select a.job_id, a.fencing_token from attempt a
-                          where a.job_id = u.job_id and a.fencing_token = u.token
-                            and a.outcome <> 'expired' limit 1) a;
     return query
-    select u.job_id, u.token, 'lost', null::timestamptz, null::text
-      from unnest(v_ended, v_ended_tokens) u(job_id, token);
-    return query
-    select s.job_id, s.fencing_token, 'lost', null::timestamptz, null::text
-      from refuse(renew.job_ids, renew.tokens, v_kept || v_ended, v_tokens || v_ended_tokens,
-                  'renew') s;
+    select s.job_id, s.fencing_token, 'lost', null::timestamptz, null::text, f.current_token,
+           f.reason, f.late_seconds
+      from refuse(renew.job_ids, renew.tokens, v_kept, v_tokens, 'renew') s
+      left join lateral (select s.current_token, s.reason, s.late_seconds
+                          where not has_ended(s.job_id, s.fencing_token)) f on true;
 end $$;

@@ -9,12 +9,13 @@
 --          successor's lease. Not by ctid: a renewal that commits meanwhile moves the row.
 -- Raises   LF003 when there is a job without its token or its result; nothing for stale input: a
 --          stale row must not cost its neighbours their commit. To commit your own writes with the
---          ending, use complete_one, which raises.
+--          ending, use complete_one, which raises. 55P03 when an open transaction has held one of
+--          the leases for a second: it must not cost the others theirs; `busy` says which.
 create or replace function {schema}.complete(
     job_ids uuid[], tokens bigint[], results jsonb default null
 ) returns setof {schema}.stale
 language plpgsql
-{probing}
+{settling}
 as $$
 #variable_conflict use_column
 declare
@@ -32,6 +33,7 @@ begin
          where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > v_now
         returning l, u.n)
     select array_agg(l), array_agg(n) into v_taken, v_places from taken;
+    v_now := clock_timestamp();  -- it ends now, if it had to wait for a step of its own
     if statement_timestamp() <> transaction_timestamp() then  -- spares the hot path the min
         perform bound_open_hold((select min(l.expires_at) from unnest(v_taken) l));
     end if;
@@ -78,11 +80,11 @@ begin
        and l.expires_at > v_now
     returning * into v_lease;
     if not found then
-        perform raise_stale(complete_one.job_id, complete_one.token);
+        perform raise_stale(complete_one.job_id, complete_one.token, 'complete_one');
     end if;
     insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, worker,
                          result)
-    values (v_lease.job_id, v_lease.fencing_token, v_lease.claimed_at, v_now, true, true,
-            'succeeded', v_lease.worker, nullif(complete_one.result, 'null'));
+    values (v_lease.job_id, v_lease.fencing_token, v_lease.claimed_at, clock_timestamp(), true,
+            true, 'succeeded', v_lease.worker, nullif(complete_one.result, 'null'));
     perform bound_hold(v_lease.expires_at);
 end $$;

@@ -7,24 +7,25 @@
 --          more attempt counted, or final as failed when max_attempts is reached. The rest is
 --          recorded and returned as stale. (I3, I6, I7)
 -- Locks    lease rows in job_id order, token in the qual.
--- Raises   LF003 bad argument; nothing for stale input.
+-- Raises   LF003 bad argument, 55P03 as complete; nothing for stale input.
 create or replace function {schema}.fail(
     job_ids uuid[], tokens bigint[], errors jsonb default null,
     delays double precision[] default null, dead boolean[] default null
 ) returns setof {schema}.stale
 language plpgsql
-{probing}
+{settling}
 as $$
 #variable_conflict use_column
 declare
-    v_now timestamptz := clock_timestamp();
+    v_now timestamptz;
     v_taken lease[];
     v_off lease[];
     v_ended uuid[];
     v_retried uuid[];
 begin
     perform check_attempts(fail.job_ids, fail.tokens, fail.errors, fail.delays, fail.dead);
-    v_taken := take(fail.job_ids, fail.tokens, v_now);
+    v_taken := take(fail.job_ids, fail.tokens, clock_timestamp());
+    v_now := clock_timestamp();
     with ended as (
         insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, worker,
                              error)

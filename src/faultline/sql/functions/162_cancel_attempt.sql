@@ -3,15 +3,16 @@
 -- Ensures  for each (job, token) still leased: an attempt row `cancelled`, final; the rest is
 --          recorded and returned as stale. (I3, I6)
 -- Locks    lease rows in job_id order, token in the qual.
+-- Raises   55P03 as complete.
 create or replace function {schema}.cancel_attempt(
     job_ids uuid[], tokens bigint[], reason text default null
 ) returns setof {schema}.stale
 language plpgsql
-{probing}
+{settling}
 as $$
 declare
+    v_taken lease[] := take(cancel_attempt.job_ids, cancel_attempt.tokens, clock_timestamp());
     v_now timestamptz := clock_timestamp();
-    v_taken lease[] := take(cancel_attempt.job_ids, cancel_attempt.tokens, v_now);
     v_ended uuid[] := record_endings(v_taken, 'cancelled', v_now,
                                      jsonb_build_object('reason', cancel_attempt.reason));
 begin

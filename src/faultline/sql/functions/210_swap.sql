@@ -5,7 +5,7 @@ create or replace function {schema}.swap(
     worker text, lanes integer[], max_jobs integer, cursors bigint[] default null,
     started boolean default true,
     out stale_ids uuid[], out stale_tokens bigint[], out current_tokens bigint[],
-    out reasons text[],
+    out reasons text[], out operations text[], out lateness_seconds double precision[],
     out claimed_ids uuid[], out claimed_tokens bigint[], out job_lanes integer[],
     out seqs bigint[], out attempts integer[], out crashes integer[], out snoozes integer[],
     out leases_seconds real[], out tasks text[], out payloads text, out headers text,
@@ -16,8 +16,8 @@ language plpgsql
 as $$
 begin
     select array_agg(s.job_id), array_agg(s.fencing_token), array_agg(s.current_token),
-           array_agg(s.reason)
-      into stale_ids, stale_tokens, current_tokens, reasons
+           array_agg(s.reason), array_agg(s.operation), array_agg(s.late_seconds)
+      into stale_ids, stale_tokens, current_tokens, reasons, operations, lateness_seconds
       from complete(swap.job_ids, swap.tokens, swap.results) s;
     select * into claimed_ids, claimed_tokens, job_lanes, seqs, attempts, crashes, snoozes,
                   leases_seconds, tasks, payloads, headers, last_chances

@@ -19,6 +19,9 @@ begin
         on conflict (worker) do update
        set queues = excluded.queues, details = excluded.details, seen_at = excluded.seen_at,
            clock_difference_seconds = excluded.clock_difference_seconds;
+    if not exists (select from server_life) then
+        insert into server_life default values on conflict do nothing;
+    end if;
 end $$;
 
 -- leave: the worker has ended; it is forgotten. Its leases, if any, expire by themselves.

@@ -110,6 +110,8 @@ begin
              where job_id >= v_month.lowest and job_id < v_month.beyond);
         delete from idempotency
          where job_id >= v_month.lowest and job_id < v_month.beyond and job_id <> all (v_kept);
+        delete from step
+         where job_id >= v_month.lowest and job_id < v_month.beyond and job_id <> all (v_kept);
         if v_kept = '{}' then
             execute format('alter table {schema}.job detach partition {schema}.job_%s',
                            v_month.suffix);

@@ -1,0 +1,132 @@
+"""`ctx.transaction()`: a fenced transaction on a psycopg connection of the worker's pool.
+
+The outermost transaction is ours from the first moment on, so that a block of the handler's own,
+`with tx.connection.transaction()`, is a savepoint inside it and commits nothing, and psycopg itself
+refuses `tx.connection.commit()`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate
+from typing import TYPE_CHECKING, Any, Literal
+
+import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from faultline import caller
+from faultline.call import Call
+from faultline.errors import InvalidArgument
+from faultline.fenced.block import Block, ended_inside
+from faultline.fenced.drive import Steps
+
+if TYPE_CHECKING:
+    from faultline.context import Context, Means
+
+Isolation = Literal["read committed", "repeatable read", "serializable"]
+_ISOLATIONS = ("read committed", "repeatable read", "serializable")
+
+
+class Transaction(Block):
+    """A fenced transaction: `tx.execute(…)`, or anything on `tx.connection`."""
+
+    def __init__(
+        self, context: Context, means: Means, step: str | None, isolation: Isolation | None
+    ) -> None:
+        super().__init__(context, means, step)
+        if isolation is not None and isolation not in _ISOLATIONS:
+            raise InvalidArgument(
+                f"isolation is {isolation!r:.80}: it is one of {', '.join(_ISOLATIONS)}"
+            )
+        self._isolation = None if isolation == "read committed" else isolation
+        self._block: Any = None
+        self._unawaited: list[Any] = []  # statements of an async handler
+        self.connection: Any = None
+        """The psycopg connection, while the block is open. Leave its transaction to the block."""
+
+    def execute(self, statement: Any, parameters: Any = None) -> Any:
+        """As the connection's own `execute`; to be awaited in an async handler."""
+        self._insist_open("tx.execute")
+        answer = self.connection.execute(statement, parameters)
+        if self._is_async:
+            self._unawaited = [*filter(_is_unawaited, self._unawaited), answer]
+        return answer
+
+    def _begin(self) -> Steps[None]:
+        pool = self._means.pool
+        for last in (False, True):
+            self.connection = yield pool.atake if self._is_async else pool.take
+            self._context._open.add(self.connection)
+            try:
+                if self._isolation is not None:
+                    yield from self._hold()
+                block = self.connection.transaction()
+                yield block.__aenter__ if self._is_async else block.__enter__
+                self._block = block
+                if self._isolation is not None:
+                    statement = f"set transaction isolation level {self._isolation}"
+                    yield partial(self.connection.execute, statement)
+                return
+            except BaseException as error:
+                gone = isinstance(error, psycopg.OperationalError) and self.connection.closed
+                yield self.connection.close  # its BEGIN may have been broken off
+                yield from self._release()
+                if last or not gone or self._context.cancelled:
+                    raise  # else it had died while nobody used it
+
+    def _renew(self, call: Call[Any]) -> Any:
+        return self._arenew(call) if self._is_async else self._renew_now(call)
+
+    def _renew_now(self, call: Call[Any]) -> Any:
+        with self.connection.transaction():
+            return call.run(self.connection)
+
+    async def _arenew(self, call: Call[Any]) -> Any:
+        async with self.connection.transaction():
+            return await call.arun(self.connection)
+
+    def _run(self, calls: list[Call[Any]]) -> Any:
+        run = caller.arun if self._is_async else caller.run
+        return run(self.connection, calls)
+
+    def _insist(self) -> Steps[None]:
+        if self.connection.info.transaction_status == TransactionStatus.IDLE:
+            raise ended_inside()
+        if self.connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise InvalidArgument("a pipeline is still open: leave it before the block ends")
+        for statement in filter(_is_unawaited, self._unawaited):
+            statement.close()
+            raise InvalidArgument("tx.execute was not awaited: nothing of it has happened")
+        yield from ()
+
+    def _commit(self) -> Any:
+        block, self._block = self._block, None
+        leave = block.__aexit__ if self._is_async else block.__exit__
+        return leave(None, None, None)
+
+    def _roll_back(self, error: BaseException | None) -> Steps[None]:
+        block, self._block = self._block, None
+        if block is None:
+            return
+        undo = error or psycopg.Rollback()
+        leave = block.__aexit__ if self._is_async else block.__exit__
+        with suppress(psycopg.Error, psycopg.Rollback):  # giving it back rolls back as well
+            yield lambda: leave(type(undo), undo, undo.__traceback__)
+
+    def _release(self) -> Steps[None]:
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return
+        self._context._open.discard(connection)
+        self._let_go()
+        pool = self._means.pool
+        give = pool.agive if self._is_async else pool.give
+        yield lambda: give(connection)
+
+    def _is_broken(self, error: Exception) -> bool:
+        return bool(self.connection.closed)
+
+
+def _is_unawaited(statement: Any) -> bool:
+    return getcoroutinestate(statement) == CORO_CREATED

@@ -1,0 +1,100 @@
+"""As much of PostgreSQL's wire protocol as the proxy needs: which statement a message runs, and in
+whose fenced transaction it does.
+
+A statement is a Query message (psycopg's and asyncpg's COMMIT), or a Bind to what a Parse named
+before: drivers send the text once, and afterwards only the name.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from uuid import UUID
+
+Attempt = tuple[UUID, int]
+FENCES = ("faultline.fence(", "faultline.begin_step(")
+GREETINGS = (3, 1234)  # the protocol's version, and the number of every question before it
+ENDS = ("COMMIT", "ROLLBACK")
+
+
+class Requests:
+    """What one client has sent so far."""
+
+    def __init__(self) -> None:
+        self._left = b""
+        self._started = False
+        self._foreign = False  # another protocol altogether
+        self._texts: dict[bytes, str] = {}
+        self._fence: Attempt | None = None
+
+    def take(self, data: bytes) -> Iterator[tuple[bytes, str | None, Attempt | None]]:
+        """The messages that are complete by now: its bytes, the statement that it runs if any, and
+        the attempt whose fence is open there."""
+        self._left += data
+        if not (self._started or self._foreign) and len(self._left) >= 8:
+            self._foreign = struct.unpack_from("!I", self._left, 4)[0] >> 16 not in GREETINGS
+        if self._foreign:
+            message, self._left = self._left, b""
+            yield message, None, None
+        while (size := self._size()) is not None and len(self._left) >= size:
+            message, self._left = self._left[:size], self._left[size:]
+            if not self._started:  # the startup message, or a question before it
+                (code,) = struct.unpack_from("!I", message, 4)
+                self._started = code >> 16 == GREETINGS[0]
+                yield message, None, None
+                continue
+            text = self._statement(message)
+            yield message, text, self._fence
+            if text is not None and text.strip("; ").upper() in ENDS:
+                self._fence = None
+
+    def _size(self) -> int | None:
+        start = 1 if self._started else 0
+        if len(self._left) < start + 4:
+            return None
+        return start + int(struct.unpack_from("!I", self._left, start)[0])
+
+    def _statement(self, message: bytes) -> str | None:
+        kind, body = message[:1], message[5:]
+        if kind == b"Q":
+            return body[:-1].decode()
+        if kind == b"P":
+            name, text, _ = body.split(b"\0", 2)
+            self._texts[name] = text.decode()
+        if kind != b"B":
+            return None
+        _, name, rest = body.split(b"\0", 2)
+        text = self._texts.get(name, "")
+        if any(fence in text for fence in FENCES):
+            job_id, token, *_ = _parameters(rest)
+            self._fence = (_uuid(job_id), _number(token))
+        return text
+
+
+def _parameters(rest: bytes) -> list[bytes]:
+    """Of a Bind, from its formats on."""
+    (formats,) = struct.unpack_from("!H", rest)
+    at = 2 + 2 * formats
+    (count,) = struct.unpack_from("!H", rest, at)
+    at += 2
+    found = []
+    for _ in range(count):
+        (size,) = struct.unpack_from("!i", rest, at)
+        at += 4
+        found.append(rest[at : at + max(size, 0)])
+        at += max(size, 0)
+    return found
+
+
+def _uuid(value: bytes) -> UUID:
+    return UUID(bytes=value) if len(value) == 16 else UUID(value.decode())
+
+
+def _number(value: bytes) -> int:
+    """As text, which drivers use for casts, or as a binary integer."""
+    return int(value) if value.isdigit() else int.from_bytes(value, "big")
+
+
+def is_answered(answer: bytes) -> bool:
+    """Whether the server has said all it has to say: ReadyForQuery is the last message."""
+    return answer[-6:-1] == b"Z\0\0\0\x05"
