@@ -185,6 +185,21 @@ def test_entering_with_a_lost_lease_runs_nothing(app: App, testing: Testing) -> 
     assert [row["operation"] for row in testing.refusals(job)] == ["fence"]
 
 
+def test_a_frozen_snapshot_of_a_lost_attempt_is_refused_and_recorded_once(
+    app: App, testing: Testing
+) -> None:
+    @app.task
+    def charge(ctx: Context) -> None:
+        testing.take_over(ctx.job_id)
+        with ctx.transaction(isolation="serializable") as tx:
+            tx.execute("select nothing_of_this_is_run()")
+
+    job = charge.enqueue()
+    testing.run(job)
+    assert [row["operation"] for row in testing.refusals(job)] == ["assert_fence"]
+    assert events(testing).count("stale_write_blocked") == 1
+
+
 def test_a_commit_behind_our_back_is_checked_too(app: App, testing: Testing) -> None:
     @app.task
     def charge(ctx: Context) -> None:

@@ -248,6 +248,8 @@ class Block:
         completed in it, so renew now, and not again while the block is open."""
         self._is_held = True
         self._context._hold()
+        # First whether it is lost: a renewal would record that, and the handler raise it again.
+        yield partial(self._renew, self._means.verbs.assert_fence(*self._key))
         answers = yield partial(self._renew, self._means.verbs.renew([self._key]))
         if answers and answers[0].verdict == "renewed":
             self._context._renewed()
