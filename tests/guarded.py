@@ -84,5 +84,16 @@ def logins(stage: Stage) -> Iterator[Login]:
         stage.execute(f"drop owned by {name} cascade; drop role {name}")
 
 
+@pytest.fixture
+def till(stage: Stage) -> Stage:
+    return guarded(stage)
+
+
+@pytest.fixture
+def login(stage: Stage) -> Iterator[Login]:
+    with logins(stage) as make:
+        yield make
+
+
 def user(conn: Connection[Any]) -> str:
     return str(conn.info.user)

@@ -7,7 +7,6 @@ unchecked. What TRIGGER would let it do is in test_guard_trigger.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -26,25 +25,17 @@ from tests.guarded import (
     charges,
     commit,
     guarded,
+    login,
     logins,
+    till,
     triggers,
     unfenced,
     user,
 )
 from tests.stage import Stage
 
+__all__ = ["login", "till"]
 pytestmark = pytest.mark.both_servers
-
-
-@pytest.fixture
-def till(stage: Stage) -> Stage:
-    return guarded(stage)
-
-
-@pytest.fixture
-def login(stage: Stage) -> Iterator[Login]:
-    with logins(stage) as make:
-        yield make
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -11,21 +10,11 @@ from psycopg import Connection
 from psycopg.errors import InsufficientPrivilege
 
 from faultline.errors import InvalidArgument, NotPermitted
-from tests.guarded import Login, charge, charges, commit, guarded, logins, triggers, unfenced, user
+from tests.guarded import Login, charge, charges, commit, login, till, triggers, unfenced, user
 from tests.stage import Stage
 
+__all__ = ["login", "till"]
 pytestmark = pytest.mark.both_servers
-
-
-@pytest.fixture
-def till(stage: Stage) -> Stage:
-    return guarded(stage)
-
-
-@pytest.fixture
-def login(stage: Stage) -> Iterator[Login]:
-    with logins(stage) as make:
-        yield make
 
 
 @pytest.fixture

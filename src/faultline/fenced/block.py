@@ -7,6 +7,9 @@ lease under a lock; then the commit. Nothing of a block commits in another way.
 
 from __future__ import annotations
 
+import asyncio
+import time
+from abc import ABC, abstractmethod
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -23,12 +26,10 @@ if TYPE_CHECKING:
 
 # How long to ask what became of a COMMIT that was never answered: 0.05, 0.1, … 2 s, 13 times.
 _PAUSES_SECONDS = [min(0.05 * 2**n, 2.0) for n in range(13)]
-
-
 MOST_CALLS = 500  # in one statement: PostgreSQL has at most 1,664 columns
 
 
-class Block:
+class Block(ABC):
     """One transaction of one attempt, as a `with` or `async with` block."""
 
     def __init__(self, context: Context, means: Means, step: str | None) -> None:
@@ -265,47 +266,45 @@ class Block:
         return pool.aask(call) if self._is_async else pool.ask(call)
 
     def _pause(self, seconds: float) -> Any:
-        import asyncio
-        import time
-
         return (lambda: asyncio.sleep(seconds)) if self._is_async else lambda: time.sleep(seconds)
 
     # ── what the driver underneath does ──────────────────────────────────────────────────────────
 
+    @abstractmethod
     def _begin(self) -> Steps[None]:
         """Have a connection with an open transaction."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _run(self, calls: list[Call[Any]]) -> Any:
         """Run the calls as one statement; their answers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _renew(self, call: Call[Any]) -> Any:
         """Run the renewal and commit it, outside of the block's transaction."""
-        raise NotImplementedError
 
     def _check_opened(self) -> Steps[None]:
         """Refuse a connection on which a fence would protect nothing."""
         yield from ()
 
+    @abstractmethod
     def _insist(self) -> Steps[None]:
         """Refuse to close a transaction that is not ours any more; write what is still pending."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _commit(self) -> Any:
-        raise NotImplementedError
+        """Send the COMMIT."""
 
+    @abstractmethod
     def _roll_back(self, error: BaseException | None) -> Steps[None]:
         """Undo everything; never raises because of the connection."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _release(self) -> Steps[None]:
         """Give the connection back."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _is_broken(self, error: Exception) -> bool:
         """Whether the connection is gone, so that nobody was told the outcome."""
-        raise NotImplementedError
 
 
 def ended_inside() -> InvalidArgument:
