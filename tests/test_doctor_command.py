@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -17,6 +16,7 @@ from faultline.cli.doctor.finding import Finding
 from faultline.config import Settings
 from faultline.launcher import Server
 from faultline.migrate import migrate
+from tests.clocks import needs_a_wrong_clock, off_by
 from tests.command import CommandLine
 from tests.conftest import database_url
 from tests.pooler import needs_pgbouncer, pgbouncer
@@ -118,7 +118,7 @@ def test_a_user_without_any_role_is_told_which_to_ask_for(stage: Stage) -> None:
     assert found["schema"].do.startswith("grant faultline_")
 
 
-@pytest.mark.skipif(shutil.which("faketime") is None, reason="faketime is not installed")
+@needs_a_wrong_clock
 @pytest.mark.parametrize(
     ("shift", "level"), [("+10m", "warn"), ("-10m", "warn"), ("+2h", "problem"), ("-2d", "problem")]
 )
@@ -127,7 +127,7 @@ def test_a_clock_that_is_off_is_noticed(
 ) -> None:
     class Shifted(CommandLine):
         def command(self, *arguments: str) -> list[str]:
-            return ["faketime", "-f", shift, *super().command(*arguments)]
+            return [*off_by(shift), *super().command(*arguments)]
 
     facts = Shifted(stage.url, tmp_path).json("doctor", "--quick", status=1)
     (clock,) = (finding for finding in facts["findings"] if finding["name"] == "clock")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from faultline.ids import Ids
 from faultline.launcher import Server
 from faultline.migrate import migrate
 from faultline.producer import MAX_CONNECTIONS, MAX_RETRIES
+from tests.clocks import needs_a_wrong_clock, off_by
 from tests.conftest import OPTIONS
 from tests.pooler import needs_pgbouncer, pgbouncer
 from tests.stage import Stage, until
@@ -128,7 +128,7 @@ def test_retries_are_bounded_and_the_doubt_is_said(line: Line, stage: Stage) -> 
     until(lambda: jobs(stage) == 2, "the server has carried out what it was sent")
 
 
-@pytest.mark.skipif(shutil.which("faketime") is None, reason="faketime is not installed")
+@needs_a_wrong_clock
 @pytest.mark.parametrize("offset", ["+30h", "-30h"])
 def test_a_lost_answer_is_harmless_also_for_a_client_whose_clock_is_wrong(
     offset: str, stage: Stage
@@ -140,7 +140,7 @@ def test_a_lost_answer_is_harmless_also_for_a_client_whose_clock_is_wrong(
         app = App(sys.argv[1])
         print(app.enqueue("work").id, app._producer.ids())
     """)
-    command = ["faketime", "-f", offset, sys.executable, "-c", program, stage.url]
+    command = [*off_by(offset), sys.executable, "-c", program, stage.url]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     for made in map(UUID, said):
         assert abs(moment(made) - datetime.now(UTC)).total_seconds() < 60

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 
 import pytest
 
 from faultline.ids import Ids
+from tests.clocks import needs_a_wrong_clock, off_by
 from tests.pooler import needs_pgbouncer, pgbouncer
 from tests.stage import Stage, until
 from tests.workers import Ground, Process
@@ -39,7 +39,7 @@ def test_two_thousand_long_jobs_in_one_worker_all_keep_their_leases(ground: Grou
     assert stage.violations() == []
 
 
-@pytest.mark.skipif(shutil.which("faketime") is None, reason="faketime is not installed")
+@needs_a_wrong_clock
 @pytest.mark.parametrize("offset", ["+1h", "-1h"])
 def test_a_worker_whose_clock_is_an_hour_off_works_like_any_other(
     ground: Ground, offset: str
@@ -47,7 +47,7 @@ def test_a_worker_whose_clock_is_an_hour_off_works_like_any_other(
     stage = ground.stage
     with (
         stage.login("worker", "producer") as url,
-        Process(url, prefix=f"faketime -f {offset}") as worker,
+        Process(url, prefix=" ".join(off_by(offset))) as worker,
     ):
         job_id = stage.enqueue("held", lease_seconds=1)
         ground.until_in(job_id, 1)
