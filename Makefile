@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 RUNS ?= 500
+DUELS ?= 3
 JOBS ?= 4
 PY := .venv/bin/python
 
@@ -13,6 +14,9 @@ help: ## list the targets
 .venv/.ready: pyproject.toml scripts/setup.sh
 	@PYTHON="$(PYTHON)" scripts/setup.sh
 
+.venv/.report: .venv/.ready
+	@PYTHON="$(PYTHON)" scripts/setup.sh report
+
 .PHONY: setup
 setup: .venv/.ready ## make .venv with everything in it (the other targets do this by themselves)
 
@@ -21,11 +25,12 @@ demo: .venv/.ready ## watch a stalled worker come back and be refused (seconds; 
 	@$(PY) -m proofs.demo
 
 .PHONY: test
-test: .venv/.ready ## the whole suite, in parallel, on an embedded PostgreSQL
-	@$(PY) -m pytest -q -n $(JOBS)
+test: .venv/.report ## the whole suite, in parallel, on an embedded PostgreSQL; then the quick drills
+	@$(PY) -m pytest -q -n $(JOBS) --dist worksteal
+	@$(MAKE) --no-print-directory drills-quick
 
 .PHONY: check
-check: .venv/.ready ## format, lint, types, tidy
+check: .venv/.report ## format, lint, types, tidy
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
@@ -48,6 +53,26 @@ lease-race: .venv/.ready ## the race RUNS times (default 500) in parallel; says 
 .PHONY: lease-race-log
 lease-race-log: .venv/.ready ## the race once, as a structured trace in JSON lines
 	@$(PY) -m proofs.race log
+
+.PHONY: drills
+drills: .venv/.ready ## more than 1,500 real faults on real processes, judged by a checker (about 10 minutes)
+	@.venv/bin/faultline drill run --out reports/latest
+
+.PHONY: drills-quick
+drills-quick: .venv/.ready ## a few of each kind (about 2 minutes)
+	@.venv/bin/faultline drill run --quick --out reports/quick
+
+.PHONY: comparison
+comparison: .venv/.ready ## Faultline and a naive queue under the same faults, at 5, 10 and 20 % (2 minutes)
+	@$(PY) -m proofs.comparison
+
+.PHONY: duel
+duel: .venv/.ready ## the stalled worker against other queues, DUELS times at each point (a quarter of an hour)
+	@$(PY) -m proofs.duel --runs $(DUELS)
+
+.PHONY: report
+report: .venv/.report ## reports/latest/report.html, from what drills, comparison, duel and demo have left
+	@$(PY) -m proofs.report
 
 .PHONY: mutants
 mutants: .venv/.ready ## remove each guard in turn; a named test must fail every time (minutes)

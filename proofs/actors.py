@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
+from faultline.drills.workers import end_with_parent
+
 Line = dict[str, Any]
 PATIENCE_SECONDS = 30.0
-_PR_SET_PDEATHSIG = 1
 
 
 class Cast:
@@ -46,7 +44,7 @@ class Cast:
             stdout=subprocess.PIPE,
             text=True,
             process_group=0,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
         self._actors[name] = actor
         threading.Thread(target=self._read, args=(name, actor), daemon=True).start()
@@ -95,9 +93,3 @@ class Cast:
         for actor in self._actors.values():
             actor.kill()
             actor.wait()
-
-
-def _end_with_parent() -> None:
-    """Should this process be killed, so are its workers; where there is no prctl, they are not."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

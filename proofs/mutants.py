@@ -62,6 +62,7 @@ def run_tests(package: Path, server: Server, tests: list[str]) -> subprocess.Com
     """The named tests against a copy of the package."""
     environment = {
         **os.environ,
+        "FAULTLINE_TEST_PATIENCE": "20",  # a mutant is often caught by waiting in vain
         "PYTHONPATH": str(package),
         "FAULTLINE_TEST_SERVERS": json.dumps({"18": server.url}),
     }

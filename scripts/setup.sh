@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv and installs this checkout into it, editable, with the embedded server and the
-# development tools. Run by `make setup`; PYTHON names the interpreter (default python3).
+# development tools; with an argument, also with that extra. Run by `make setup`; PYTHON names the
+# interpreter (default python3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -34,10 +35,10 @@ fi
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-say "Setting up .venv (once; about half a minute) …"
-if ! "${install[@]}" --quiet --editable '.[embedded,dev]' >"$log" 2>&1; then
+say "Setting up .venv${1:+ for $1} (once; about half a minute) …"
+if ! "${install[@]}" --quiet --editable ".[embedded,dev${1:+,$1}]" >"$log" 2>&1; then
   cat "$log" >&2
   say "The dependencies could not be installed; what pip said stands above."
   exit 1
 fi
-touch .venv/.ready
+touch ".venv/.${1:-ready}"

@@ -14,16 +14,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests import forked
+
+FAULTLINE = [sys.executable, "-m", "faultline"]
+STARTS_PROCESSES = {"db", "dev", "drill", "worker"}  # these do, and are loaded as a user loads them
+
 
 def faultline(*arguments: str, home: Path, status: int = 0, **environment: str) -> str:
     """What it printed; with a status other than 0, what it complained about on stderr."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     done = subprocess.run(
-        [sys.executable, "-m", "faultline", *arguments],
+        [*FAULTLINE, *arguments],
         env={**kept, "FAULTLINE_HOME": str(home), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == status, done.stdout + done.stderr
@@ -56,21 +61,29 @@ class CommandLine:
 
     def __call__(self, *arguments: str, status: int = 0, given: str = "") -> str:
         """What it printed on stdout; what it said on stderr is kept."""
-        done = subprocess.run(
-            self.command(*arguments),
-            env=self.environment,
-            cwd=self.directory,
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = self._run(*arguments, given=given)
         assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr
         assert "\x1b" not in done.stdout + done.stderr, "colours outside a terminal"
         self.said = done.stderr
         return done.stdout
+
+    def _run(self, *arguments: str, given: str) -> subprocess.CompletedProcess[str]:
+        command = self.command(*arguments)
+        if command[: len(FAULTLINE)] == FAULTLINE and arguments[0] not in STARTS_PROCESSES:
+            return forked.run(
+                *arguments, environment=self.environment, directory=self.directory, given=given
+            )
+        return subprocess.run(
+            command,
+            env=self.environment,
+            cwd=self.directory,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
 
     def json(self, *arguments: str, status: int = 0) -> Any:
         """The one line of JSON that it printed."""
@@ -98,7 +111,7 @@ class CommandLine:
             while chunk := os.read(ours, 4096):
                 shown += chunk
         os.close(ours)
-        return process.wait(timeout=30), shown.decode()
+        return process.wait(timeout=60), shown.decode()
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Begin it, for a command that does not end by itself; the caller ends it."""
@@ -112,4 +125,4 @@ class CommandLine:
         )
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "faultline", *arguments]
+        return [*FAULTLINE, *arguments]

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from faultline.drills.proxy import Fate, Moment, Proxy
 from tests.paying import TABLES, app
-from tests.proxy import Fate, Moment, Proxy
 from tests.stage import Stage, until
 from tests.workers import Process
 

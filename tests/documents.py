@@ -31,7 +31,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# ([\w/]+\.py)\n")
 STAYS = re.compile(r"faultline (dev|worker|reconcile)\b(?!.*--(max-jobs|once|help))")
 READY = re.compile(r"serves |worker_started|reconciling")
-COMMAND_SECONDS = 60
+COMMAND_SECONDS = 180  # for who reads on a busy machine
 
 INTERPRETER = """
 import json, os, sys, traceback
@@ -175,7 +175,7 @@ class Terminal:
         finally:
             if self.process.poll() is None:
                 self.process.kill()
-        self._thread.join(20)
+        self._thread.join(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return status

@@ -27,6 +27,7 @@ create table seen (job_id uuid, token bigint, note text);
 grant select, insert on payment, go, seen to public;
 """
 INSERT = "insert into payment values (%s, %s, %s)"
+HURRIED_SECONDS = 2.5  # long enough to reach the COMMIT, however busy the machine is
 SOON = Backoff(base=0, cap=0)
 
 app = App()
@@ -154,28 +155,28 @@ async def asyncpg_session(ctx: Context) -> None:
 # ── told to stop while it commits ────────────────────────────────────────────────────────────────
 
 
-@app.task(retry=SOON, timeout_seconds=0.3, max_attempts=1)
+@app.task(retry=SOON, timeout_seconds=HURRIED_SECONDS, max_attempts=1)
 def sync_hurried(ctx: Context) -> None:
     with ctx.transaction() as tx:
         tx.execute(INSERT, row(ctx))
         tx.complete({"paid": True})
 
 
-@app.task(retry=SOON, timeout_seconds=0.3, max_attempts=1)
+@app.task(retry=SOON, timeout_seconds=HURRIED_SECONDS, max_attempts=1)
 async def async_hurried(ctx: Context) -> None:
     async with ctx.transaction() as tx:
         await tx.execute(INSERT, row(ctx))
         tx.complete({"paid": True})
 
 
-@app.task(lease_seconds=1)
+@app.task(lease_seconds=2)
 def sync_brief(ctx: Context) -> None:
     with ctx.transaction() as tx:
         tx.execute(INSERT, row(ctx))
         tx.complete({"paid": True})
 
 
-@app.task(lease_seconds=1)
+@app.task(lease_seconds=2)
 async def async_brief(ctx: Context) -> None:
     async with ctx.transaction() as tx:
         await tx.execute(INSERT, row(ctx))
@@ -242,7 +243,7 @@ def goes_on_after_completing(ctx: Context) -> None:
         time.sleep(0.01)
 
 
-@app.task(timeout_seconds=0.3)
+@app.task(timeout_seconds=HURRIED_SECONDS)
 async def blocks_after_completing(ctx: Context) -> None:
     async with ctx.transaction() as tx:
         await tx.execute(INSERT, row(ctx))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +13,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from tests.stage import until
+from tests.ports import answers, free_port
+from tests.stage import DEADLINE_SECONDS, until
 
 needs_pgbouncer = pytest.mark.skipif(
     shutil.which("pgbouncer") is None, reason="pgbouncer is not installed"
@@ -27,8 +27,7 @@ def pgbouncer(url: str) -> Iterator[str]:
     parts = urlsplit(url)
     folder = Path(tempfile.mkdtemp(prefix="pooler-"))  # pytest's own is for root's eyes only
     folder.chmod(0o755)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     (folder / "users.txt").write_text(f'"{parts.username}" "{parts.password}"\n')
     (folder / "bouncer.ini").write_text(
         f"[databases]\n* = host=127.0.0.1 port={parts.port}\n[pgbouncer]\n"
@@ -41,18 +40,10 @@ def pgbouncer(url: str) -> Iterator[str]:
     command = ["pgbouncer", "-q", str(folder / "bouncer.ini")]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, **as_user)
     try:
-        until(lambda: _answers(port), "the pooler answers")
+        until(lambda: answers(port), "the pooler answers")
         address = f"{parts.username}:{parts.password}@127.0.0.1:{port}"
         yield urlunsplit(parts._replace(netloc=address))
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(DEADLINE_SECONDS)
         shutil.rmtree(folder)
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True

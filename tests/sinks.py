@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,8 @@ from uuid import UUID
 import pytest
 
 from faultline import Context, StaleLease
-from tests.stage import until
+from tests.ports import answers, free_port
+from tests.stage import DEADLINE_SECONDS, until
 
 HUGE = 2**61  # HUGE and HUGE + 1 are the same double
 THREADS = 8
@@ -57,7 +57,7 @@ def redis_server(*options: str) -> Iterator[str]:
     binary = redis_binary()
     assert binary is not None
     with tempfile.TemporaryDirectory(prefix="redis-") as folder:
-        port = str(_free_port())
+        port = str(free_port())
         command = [binary, "--port", port, "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
         with _running([*command, *options], int(port)):
             yield f"redis://127.0.0.1:{port}"
@@ -66,7 +66,7 @@ def redis_server(*options: str) -> Iterator[str]:
 @contextmanager
 def s3_server() -> Iterator[str]:
     """The URL of an empty S3, until the block ends."""
-    port = _free_port()
+    port = free_port()
     with _running([sys.executable, "-c", MOTO, str(port)], port):
         yield f"http://127.0.0.1:{port}"
 
@@ -75,29 +75,12 @@ def s3_server() -> Iterator[str]:
 def _running(command: list[str], port: int) -> Iterator[None]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: _answers(port) or process.poll() is not None, f"{command[0]} answers")
+        until(lambda: answers(port) or process.poll() is not None, f"{command[0]} answers")
         assert process.poll() is None, f"{command[0]} has ended with {process.returncode}"
         yield
     finally:
         process.terminate()
-        process.wait(20)
-
-
-def _free_port() -> int:
-    """Low enough for the bus of a cluster, which is 10,000 above."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = int(free.getsockname()[1])
-        if port < 55_000:
-            return port
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
+        process.wait(DEADLINE_SECONDS)
 
 
 # ── attempts ─────────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +105,7 @@ def race(write: Callable[[Context], Any], job_id: UUID, tokens: int) -> list[int
     refused: list[StaleLease] = []
 
     def work(mine: list[int]) -> None:
-        start.wait(20)
+        start.wait(DEADLINE_SECONDS)
         for token in mine:
             try:
                 write(Context(job_id, token))

@@ -198,10 +198,10 @@ def test_a_result_is_what_the_handler_returned_with_its_type(app: App, stage: St
 def test_waiting_ends_when_the_job_does(app: App, stage: Stage) -> None:
     job = app.enqueue("work")
     answers: list[Any] = []
-    waiting = threading.Thread(target=lambda: answers.append(job.result(timeout=20)))
+    waiting = threading.Thread(target=lambda: answers.append(job.result(timeout=60)))
     waiting.start()
     ended(stage, job, result=[1])
-    waiting.join(20)
+    waiting.join(60)
     assert answers == [[1]]
 
 

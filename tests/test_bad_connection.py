@@ -143,7 +143,7 @@ def old_server() -> Iterator[str]:
         thread.start()
         yield f"postgresql://dev:{PASSWORD}@127.0.0.1:{listener.getsockname()[1]}/db"
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -47,7 +47,7 @@ class Dev:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
-        self._thread.join(20)
+        self._thread.join(60)
         self.process.stdout.close()
 
     def has_said(self, words: str, times: int = 1) -> str:
@@ -88,7 +88,7 @@ def test_one_command_gives_a_database_a_schema_and_a_worker_and_takes_them_away_
         said = dev.has_said("serves default")
         assert [line.split()[0] for line in said.splitlines()[:3]] == ["database", "schema", "try"]
         assert "faultline enqueue" in said
-        assert alone("enqueue", "answer", "--wait", "--timeout", "20") == "1\n"
+        assert alone("enqueue", "answer", "--wait", "--timeout", "60") == "1\n"
         assert dev.end(signal.SIGINT) == 130
         said = dev.has_said("ends: drained")
         assert "Traceback" not in said
@@ -114,12 +114,12 @@ def test_a_changed_file_restarts_the_worker_with_the_new_code(
 ) -> None:
     with Dev(faultline) as dev:
         dev.has_said("serves default")
-        assert faultline("enqueue", "answer", "--wait", "--timeout", "20") == "1\n"
+        assert faultline("enqueue", "answer", "--wait", "--timeout", "60") == "1\n"
         for number in (2, 3):
             (project / "app.py").write_text(APP.format(answer=number))
             said = dev.has_said("serves default", times=number)
             assert "app.py changed: restarting" in said
-            assert faultline("enqueue", "answer", "--wait", "--timeout", "20") == f"{number}\n"
+            assert faultline("enqueue", "answer", "--wait", "--timeout", "60") == f"{number}\n"
 
 
 def test_a_syntax_error_is_shown_and_the_next_change_mends_it(
@@ -134,7 +134,7 @@ def test_a_syntax_error_is_shown_and_the_next_change_mends_it(
         assert dev.process.poll() is None
         (project / "app.py").write_text(APP.format(answer=2))
         dev.has_said("serves default", times=2)
-        assert faultline("enqueue", "answer", "--wait", "--timeout", "20") == "2\n"
+        assert faultline("enqueue", "answer", "--wait", "--timeout", "60") == "2\n"
 
 
 def test_an_app_that_is_broken_from_the_start_waits_for_a_change_too(
@@ -215,7 +215,7 @@ def test_a_terminal_shows_it_all(alone: CommandLine) -> None:
         if "serves default" in line:
             process.stdin.write("\x03")
             process.stdin.flush()
-    assert process.wait(30) == 130, lines
+    assert process.wait(60) == 130, lines
     assert sum("takes no more" in line for line in lines) == 1
     process.stdin.close()
     process.stdout.close()

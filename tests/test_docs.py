@@ -34,6 +34,7 @@ from tests.sinks import redis_binary, redis_server, s3_server
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = [
     *(DOCS / "tutorial.md", DOCS / "back-from-the-dead.md"),
+    DOCS / "drills.md",
     *sorted((DOCS / "how-to").glob("*.md")),
     DOCS / "reference.md",
 ]

@@ -95,7 +95,7 @@ def label(service: Service, ctx: Context) -> None:
 
 def post(url: str, text: str, ctx: Context, name: str) -> bytes:
     request = urllib.request.Request(url, text.encode(), fenced_headers(ctx, name))
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.read()
 
 

@@ -182,7 +182,7 @@ def test_a_later_attempt_waits_for_the_commit_of_an_earlier_one(
         until(lambda: blocked(watcher, ahead), "the later attempt waits")
         assert log(watcher) == []
         early.commit()
-        waits.result(20)
+        waits.result(60)
         ahead.commit()
     assert log(watcher) == [1, 2]
 

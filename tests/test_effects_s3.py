@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from faultline import App, Context, InvalidArgument, StaleLease
+from faultline.drills.proxy import Proxy
 from faultline.effects.s3 import LOOKS, fenced_put
-from tests.proxy import Proxy
 from tests.sinks import HUGE, attempts, race, s3_server
 
 boto3 = pytest.importorskip("boto3")

@@ -199,7 +199,7 @@ def heard(ear: Connection[Any]) -> list[str]:
     """What was said on the channel up to now; a word of the test's own ends it."""
     ear.execute("select pg_notify('faultline', 'end')")
     said = []
-    for notify in ear.notifies(timeout=20):
+    for notify in ear.notifies(timeout=60):
         if notify.payload == "end":
             break
         said.append(notify.payload)

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from faultline import App, Context
+from faultline.drills.proxy import Fate, Moment, Proxy
 from faultline.protocol import Protocol
 from faultline.testing import Testing
 from faultline.worker.attempt import Attempt, Hands
@@ -26,7 +27,6 @@ from faultline.worker.endings import Gone, Unsure
 from faultline.worker.session import Session
 from faultline.worker.settler import Settler
 from tests.charging import INSERT, TABLES, app, events, notes
-from tests.proxy import Fate, Moment, Proxy
 from tests.stage import Stage, until
 from tests.workers import PATH
 
@@ -269,6 +269,6 @@ def test_a_server_that_does_not_answer_does_not_stop_the_process_that_cuts_a_con
     command = [sys.executable, "-c", CUT, database, str(urlsplit(database).port)]
     environment = {**os.environ, "PYTHONPATH": PATH}
     cut = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=20, check=False
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert cut.stdout == "goes on\n", cut.stderr

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
@@ -17,11 +18,11 @@ import psycopg
 import pytest
 from psycopg.pq import PipelineStatus
 
+from faultline.drills.proxy import Fate, Moment, Proxy
 from faultline.errors import DatabaseUnavailable
 from faultline.fenced.pool import Pool
 from tests import misusing
 from tests.cutting import APP, ONCE, ends_well, enqueue, paying, payments, proxy
-from tests.proxy import Fate, Moment, Proxy
 from tests.stage import Stage, until
 from tests.workers import Process
 
@@ -104,7 +105,10 @@ def test_a_second_transaction_waits_for_the_only_connection_and_gets_it(
 def test_no_way_out_of_a_block_keeps_a_connection_a_statement_or_a_thread(paying: Stage) -> None:
     """5 times each of them; then the pool still has all it can have."""
     ways = [*[("leaves", way) for way in misusing.SYNC], *[("aleaves", w) for w in misusing.ASYNC]]
-    sessions = "select state, query from pg_stat_activity where application_name = 'misused'"
+    sessions = (
+        "select state, query from pg_stat_activity "
+        "where application_name = 'misused' and datname = current_database()"
+    )
     with (
         paying.login("worker", "producer") as url,
         Process(
@@ -122,20 +126,27 @@ def test_no_way_out_of_a_block_keeps_a_connection_a_statement_or_a_thread(paying
         kept = [start(paying, task) for task in ("keeps", "akeeps") for _ in range(6)]
         until(lambda: len(inside(paying, *kept)) == 12, "as many as there may be are inside")
         go(paying, *kept)
-        threads = start(paying, "threads")
-        until(lambda: paying.state(threads) == "succeeded", "its threads are known")
+
+        def threads() -> list[str]:
+            asked = start(paying, "threads")
+            until(lambda: paying.state(asked) == "succeeded", "its threads are known")
+            names: list[str] = paying.job(asked)["result"]
+            return [n for n in names if not n.startswith(("asyncio", "MainThread"))]
+
+        # One for each sync handler; events, keeper, and two of the pool. One may be about to end.
+        until(lambda: len(threads()) <= 12 + 4, "no thread is left over")
         until(lambda: len(paying.execute(sessions)) <= 3 + 2 * 6, "no session is left over")
         ends_well(worker)
-    names: list[str] = paying.job(threads)["result"]
-    own = [n for n in names if not n.startswith(("asyncio", "MainThread"))]
-    assert len(own) <= 12 + 4, "one for each sync handler; events, keeper, and two of the pool"
     assert paying.violations() == []
 
 
 def test_a_worker_that_ends_with_transactions_open_commits_nothing_and_leaves_nothing(
     paying: Stage,
 ) -> None:
-    sessions = "select 1 from pg_stat_activity where application_name = 'ending'"
+    sessions = (
+        "select 1 from pg_stat_activity "
+        "where application_name = 'ending' and datname = current_database()"
+    )
     with (
         paying.login("worker") as url,
         Process(f"{url}?application_name=ending", app=APP) as worker,
@@ -196,7 +207,8 @@ def test_a_pipeline_that_was_left_open_is_nobody_elses_problem(database: str) ->
 def test_a_statement_that_was_cancelled_twice_does_not_go_on_in_the_server(stage: Stage) -> None:
     """psycopg then no longer waits for it to end, and its transaction would keep its locks."""
     running = (
-        "select 1 from pg_stat_activity where state = 'active' and query like '%%pg_sleep(60%%'"
+        "select 1 from pg_stat_activity where state = 'active' and query like '%%pg_sleep(60%%' "
+        "and datname = current_database()"
     )
 
     async def play() -> None:
@@ -218,6 +230,22 @@ def test_a_statement_that_was_cancelled_twice_does_not_go_on_in_the_server(stage
         return [*stage.execute(f"{running} and pid <> pg_backend_pid()")]
 
     asyncio.run(play())
+
+
+def test_a_block_that_is_still_open_when_its_loop_is_gone_ends_without_a_word(
+    database: str,
+) -> None:
+    """Of a handler that was given up: Python closes its coroutine as the process ends."""
+    pool = Pool(database, "faultline", 1)
+
+    async def take() -> psycopg.AsyncConnection[Any]:
+        pool.at_home()
+        return await pool.atake()
+
+    conn = asyncio.run(take())
+    with pytest.raises(StopIteration):
+        pool.agive(conn).send(None)
+    assert conn.closed
 
 
 def test_a_connection_that_a_handler_kept_and_closed_is_not_lent_again(database: str) -> None:

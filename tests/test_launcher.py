@@ -41,7 +41,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to beco
 needs_proc = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs /proc")
 
 
-def eventually(condition, what, seconds=20.0):
+def eventually(condition, what, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -90,7 +90,7 @@ def busy_backend(server):
     watch = "select count(*) from pg_stat_activity where query like 'select count%series(%'"
     eventually(lambda: pids and query(server, f"{watch} and pid = {pids[0]}") == 1, "it computes")
     yield pids[0]
-    thread.join(timeout=30)
+    thread.join(timeout=120)
     assert not thread.is_alive()
 
 
@@ -103,7 +103,7 @@ def home(tmp_path):
 @pytest.fixture
 def open_home():
     """A home that every user can reach; pytest's own directories are for their owner only."""
-    parent = Path(tempfile.mkdtemp(prefix="test-faultline-", dir="/tmp"))
+    parent = Path(tempfile.mkdtemp(prefix="test-faultline-"))
     parent.chmod(0o755)
     yield parent / "home"
     Server(parent / "home").stop(patience_seconds=5)
@@ -114,7 +114,7 @@ def test_a_fresh_home_answers_within_seconds_and_only_to_its_password(home):
     began = time.monotonic()
     server = Server(home, options=QUICK | {"max_connections": "42"}).start()
     assert query(server, "show max_connections") == "42"
-    assert time.monotonic() - began < 15  # about 0.6 s when the machine is idle
+    assert time.monotonic() - began < 30  # about 0.6 s when the machine is idle
     assert query(server, "show server_encoding") == "UTF8"
     assert (home / "password").stat().st_mode & 0o777 == 0o600
     assert server.data == home / "postgres"
@@ -174,7 +174,7 @@ def test_a_server_setting_that_is_wrong_is_reported_with_the_reason(home):
 @needs_proc
 def test_six_processes_starting_at_once_share_one_server(home):
     starts = [launcher(START_IN_HOME, home) for _ in range(6)]
-    said = {start.communicate(timeout=60) for start in starts}
+    said = {start.communicate(timeout=120) for start in starts}
     assert len(said) == 1, said
     [(out, err)] = said
     url, pid = out.split()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from faultline.drills.proxy import Fate, Moment, Proxy
 from faultline.launcher import Server
 from faultline.migrate import migrate
 from tests.conftest import OPTIONS
@@ -30,7 +31,6 @@ from tests.cutting import (
     proxy,
 )
 from tests.paying import TABLES
-from tests.proxy import Fate, Moment, Proxy
 from tests.stage import Stage, until
 from tests.test_worker_outage import crash
 from tests.workers import Process

@@ -64,7 +64,7 @@ def test_six_that_migrate_one_empty_database_at_once_apply_each_migration_once(
 
     def one(_: int) -> list[str]:
         with connect(empty_database) as conn:
-            barrier.wait(20)
+            barrier.wait(60)
             return migrate(conn, "faultline")
 
     with ThreadPoolExecutor(6) as pool:
@@ -89,7 +89,7 @@ def test_a_migration_looks_only_after_it_has_the_lock(database: str) -> None:
             until(lambda: stage.value(blocked), "the migration waits for the lock")
             newer.execute("commit")
             with pytest.raises(MigrationRefused, match="has version 99"):
-                waiting.result(20)
+                waiting.result(60)
 
 
 def broken(table: str) -> list[Migration]:
@@ -347,7 +347,7 @@ def test_a_worker_at_work_does_not_notice_a_migrate(stage: Stage) -> None:
                 )
         finally:
             worker.stopped.set()
-        working.result(20)
+        working.result(60)
     assert stage.value("select count(*) from faultline.ledger") == worker.jobs_done
     assert stage.value("select count(*) from faultline.job") == worker.jobs_done
     assert stage.violations() == []

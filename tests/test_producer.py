@@ -182,7 +182,7 @@ def test_producers_go_on_by_themselves_after_a_restart_of_the_server() -> None:
             until(lambda: len(sent) > before + 10, "jobs are being sent again")
             ended.set()
             for future in sending:
-                future.result(20)
+                future.result(60)
         with Stage(server.url) as stage:
             assert stage.value("select count(*) from {schema}.job") == len(set(sent))
             assert stage.violations() == []
@@ -193,9 +193,9 @@ def test_a_deadlock_that_the_enqueue_lost_is_tried_again(stage: Stage) -> None:
     for deadlocks sooner, so it is the one that the server chooses."""
     stage.enqueue()  # so that nobody has to make the queue first
     other = stage.connect(isolation="read committed")
-    other.execute("set deadlock_timeout = '20s'")
+    other.execute("set deadlock_timeout = '60s'")
     stage.verbs.enqueue("work", idempotency_key="b").run(other)
-    with App(f"{stage.url}?options=-c%20deadlock_timeout%3D2s") as app:
+    with App(f"{stage.url}?options=-c%20deadlock_timeout%3D4s") as app:
         work = app.task(name="work")(lambda: None)
         items = [work.options(idempotency_key=key).item() for key in ("a", "b")]
         answers: list[Any] = []
@@ -208,7 +208,7 @@ def test_a_deadlock_that_the_enqueue_lost_is_tried_again(stage: Stage) -> None:
         until(lambda: stage.value(waiting), "the batch waits for b")
         first = stage.verbs.enqueue("work", idempotency_key="a").run(other)
         other.commit()
-        sending.join(20)
+        sending.join(60)
     assert answers[0].id == first
     assert jobs(stage) == 3
     assert stage.violations() == []
@@ -226,7 +226,7 @@ def test_many_threads_and_loops_share_a_few_connections(app: App, stage: Stage) 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert jobs(stage) == 80
     sessions = "select count(*) from pg_stat_activity where application_name = 'faultline' and "
     assert stage.value(sessions + "datname = current_database()") <= MAX_CONNECTIONS
@@ -235,7 +235,7 @@ def test_many_threads_and_loops_share_a_few_connections(app: App, stage: Stage) 
 def run(program: str, url: str) -> str:
     """A user's program, with every warning an error; it has to end by itself."""
     command = [sys.executable, "-W", "error", "-X", "dev", "-c", textwrap.dedent(program), url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
     assert done.returncode == 0
     return done.stdout

@@ -50,7 +50,7 @@ def run(folder: Path, *arguments: str) -> str:
     """What pytest says at the end of a run in this folder."""
     command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=120
+        [*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=300
     )
     return done.stdout + done.stderr
 

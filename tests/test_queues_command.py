@@ -114,7 +114,7 @@ def test_reconcile_goes_on_until_it_is_told_to_end(
             stage.expire(job_id)
             until(lambda job_id=job_id: stage.state(job_id) == "queued", "it is taken over")
         process.send_signal(sign)
-        said, _ = process.communicate(timeout=20)
+        said, _ = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == status

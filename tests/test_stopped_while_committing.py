@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from faultline.drills.proxy import Fate, Moment, Proxy
 from tests.cutting import (
     APP,
     ONCE,
@@ -23,7 +24,6 @@ from tests.cutting import (
     payments,
     proxy,
 )
-from tests.proxy import Fate, Moment, Proxy
 from tests.stage import Stage, until
 from tests.workers import Process
 

@@ -203,7 +203,7 @@ def test_two_jobs_can_run_at_once(app: App, testing: Testing) -> None:
 
     @app.task
     def work() -> None:
-        meet.wait(20)
+        meet.wait(60)
 
     async def main() -> list[str]:
         jobs = [work.enqueue(), work.enqueue()]
@@ -224,7 +224,7 @@ def test_a_run_that_is_cancelled_hands_its_job_back(app: App, testing: Testing, 
     @app.task
     def blocks() -> None:
         inside.set()
-        go.wait(20)
+        go.wait(60)
 
     async def main() -> None:
         running = asyncio.ensure_future(testing.arun(job))

@@ -132,9 +132,9 @@ def test_a_handler_can_be_told_that_its_lease_is_lost(app: App, testing: Testing
 
 
 def test_a_short_lease_is_kept_while_its_handler_runs(app: App, testing: Testing) -> None:
-    @app.task(lease_seconds=1.5)
+    @app.task(lease_seconds=3)
     def long(ctx: Context) -> None:
-        ask = "select claimed_at + interval '1.6 seconds' < expires_at from faultline.leases"
+        ask = "select claimed_at + interval '3.1 seconds' < expires_at from faultline.leases"
         until(lambda: testing.connection.execute(ask).fetchone() == (True,), "it was renewed")
 
     assert testing.run(long.enqueue()).state == "succeeded"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.proxy import Proxy
+from faultline.drills.proxy import Proxy
 from tests.stage import Stage, until
 from tests.workers import Ground, Process
 
@@ -32,7 +32,7 @@ def test_a_success_whose_answer_was_lost_is_looked_up_and_not_sent_again(
         ground.until_in(job_id, 1)
         proxy.lose_the_answer_to("swap", "complete")
         ground.go(job_id, 1)
-        assert proxy.lost.wait(20)
+        assert proxy.lost.wait(60)
         worker.until("database_lost")
         worker.until("job_completed", job_id=job_id, token=1)
         following = stage.enqueue("add", {"a": 1, "b": 2})
@@ -48,7 +48,7 @@ def test_a_failure_whose_answer_was_lost_is_counted_once(ground: Ground, proxy: 
         worker.ready()
         proxy.lose_the_answer_to("fail")
         job_id = stage.enqueue("fails", {"message": "no"}, max_attempts=2, backoff_seconds=60)
-        assert proxy.lost.wait(20)
+        assert proxy.lost.wait(60)
         worker.until("job_failed", job_id=job_id)
     assert stage.outcomes(job_id) == [(1, "failed")]
     assert (stage.job(job_id)["state"], stage.job(job_id)["attempts"]) == ("scheduled", 1)
@@ -64,7 +64,7 @@ def test_jobs_leased_by_a_claim_whose_answer_was_lost_are_handed_back_at_once(
         worker.ready()
         proxy.lose_the_answer_with("31337")
         job_id = stage.enqueue("add", {"a": 31337, "b": 0})
-        assert proxy.lost.wait(20)
+        assert proxy.lost.wait(60)
         ground.until_state(job_id, "succeeded")
     assert stage.outcomes(job_id) == [(1, "released"), (2, "succeeded")]
     assert stage.job(job_id)["crashes"] == 0

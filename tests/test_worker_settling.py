@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from faultline import App, Context, StaleLease
+from faultline.drills.proxy import Fate, Moment, Proxy
 from faultline.protocol import Protocol
 from faultline.testing import Testing
 from faultline.worker.attempt import Attempt, Hands
@@ -21,7 +22,6 @@ from faultline.worker.session import Session, Unavailable
 from faultline.worker.settler import Settler
 from tests.charging import app, events, testing
 from tests.cutting import APP, ONCE, First, drained, ends_well, enqueue, paying, payments, proxy
-from tests.proxy import Fate, Moment, Proxy
 from tests.stage import Stage, until
 from tests.workers import Ground, Process
 
@@ -43,22 +43,21 @@ def worker(ground: Ground) -> Iterator[Process]:
 
 # ── a transaction that was left open ─────────────────────────────────────────────────────────────
 
+FORGOTTEN = "pg_stat_activity where application_name = 'forgotten' and datname = current_database()"
+
 
 def test_a_handler_that_forgets_to_commit_holds_up_its_own_job_and_no_other(
     ground: Ground, worker: Process
 ) -> None:
     stage = ground.stage
     forgetful = [stage.enqueue("forgets_to_commit") for _ in range(3)]
-    open_ones = "select count(*) from pg_stat_activity where application_name = 'forgotten'"
+    open_ones = f"select count(*) from {FORGOTTEN}"
     until(lambda: stage.value(open_ones) == 3, "they are all left open")
     for task, payload in (("add", {"a": 1, "b": 2}), ("fails", {"message": "no"})) * 2:
         other = stage.enqueue(task, payload, max_attempts=1)
         ground.until_state(other, "succeeded" if task == "add" else "failed")
     assert {stage.state(job_id) for job_id in forgetful} == {"running"}
-    stage.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity "
-        "where application_name = 'forgotten'"
-    )
+    stage.execute(f"select pg_terminate_backend(pid) from {FORGOTTEN}")
     for job_id in forgetful:
         worker.until("job_completed", job_id=job_id)
         assert stage.outcomes(job_id) == [(1, "succeeded")]
@@ -73,8 +72,7 @@ def test_a_worker_that_is_hurried_does_not_wait_for_a_transaction_that_was_left_
     stage = ground.stage
     with stage.login("worker", "producer") as url, Process(url) as worker:
         job_id = stage.enqueue("forgets_to_commit", lease_seconds=600)
-        open_ones = "select count(*) from pg_stat_activity where application_name = 'forgotten'"
-        until(lambda: stage.value(open_ones) == 1, "it is left open")
+        until(lambda: stage.value(f"select count(*) from {FORGOTTEN}") == 1, "it is left open")
         worker.terminate()
         worker.until("worker_draining")
         worker.terminate()
@@ -205,11 +203,11 @@ def test_a_lost_lease_is_renewed_once_and_the_refusal_reported_as_it_is_recorded
     ground: Ground, worker: Process
 ) -> None:
     stage = ground.stage
-    job_id = stage.enqueue("held_sync", lease_seconds=1.5)
+    job_id = stage.enqueue("held_sync", lease_seconds=3)
     ground.until_in(job_id, 1)
     with stage.conn.transaction():  # or the worker itself might be faster
         stage.take_over(job_id, "B")
-    other = stage.enqueue("held", lease_seconds=1.5)
+    other = stage.enqueue("held", lease_seconds=3)
     ground.until_in(other, 1)
     worker.until("stale_write_blocked", job_id=job_id, operation="renew")
     worker.until("lease_lost", job_id=job_id, reason="refused")

@@ -15,7 +15,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from tests.playground import TABLES
-from tests.stage import Stage, until
+from tests.stage import DEADLINE_SECONDS, Stage, until
 
 ROOT = Path(__file__).parent.parent
 # A copy of the package with a guard taken out comes first, where mutants are tried.
@@ -93,10 +93,10 @@ class Process:
         for pid in family:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(20)
+        self.process.wait(DEADLINE_SECONDS)
         pipes = (self.process.stdout, self.process.stderr)
         for thread, pipe in zip(self._threads, pipes, strict=True):
-            thread.join(20)
+            thread.join(DEADLINE_SECONDS)
             assert not thread.is_alive(), "somebody still holds the worker's output"
             assert pipe is not None
             pipe.close()
@@ -133,16 +133,16 @@ class Process:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(DEADLINE_SECONDS)
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
     def ended(self) -> int:
         """Its exit status, once it has ended by itself."""
-        status = self.process.wait(20)
+        status = self.process.wait(DEADLINE_SECONDS)
         for thread in self._threads:
-            thread.join(20)
+            thread.join(DEADLINE_SECONDS)
         return status
 
 

@@ -197,7 +197,7 @@ def _unavailable(url: str, error: psycopg.Error) -> DatabaseUnavailable:
     if error.pgconn is not None and (error.pgconn.used_password or error.pgconn.needs_password):
         return DatabaseUnavailable(
             f"PostgreSQL at {where} refused user {given.get('user')!r} ({_first_line(error)}): "
-            "check user, password and database name in FAULTLINE_DATABASE_URL"
+            "unless that says why, check user, password and database name in FAULTLINE_DATABASE_URL"
         )
     return DatabaseUnavailable(
         f"no connection to PostgreSQL at {where} ({_first_line(error)}): check "

@@ -19,6 +19,7 @@ from faultline.cli import (
     db,
     dev,
     doctor,
+    drill,
     enqueue,
     epoch,
     guard,
@@ -50,6 +51,7 @@ app.command()(workers.workers)
 app.add_typer(guard.app, name="guard")
 app.command()(reconcile.reconcile)
 app.command()(doctor.doctor)
+app.add_typer(drill.app, name="drill")
 app.command()(migrate.migrate)
 app.add_typer(epoch.app, name="epoch")
 app.add_typer(db.app, name="db")

@@ -16,6 +16,7 @@ ORDER = (
     "guard",
     "reconcile",
     "doctor",
+    "drill",
     "migrate",
     "epoch",
     "db",

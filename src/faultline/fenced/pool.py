@@ -103,10 +103,16 @@ class Pool:
         if _is_at_work(conn):
             abort(conn)
             await conn.close()
-        if self._async is not None and asyncio.get_running_loop() is self._home:
+        if self._async is not None and self._is_at_home():
             await self._async.putconn(conn)
         else:
             await conn.close()
+
+    def _is_at_home(self) -> bool:
+        """Not at the end of the process: a block that is still open then has no loop at all."""
+        with suppress(RuntimeError):
+            return asyncio.get_running_loop() is self._home
+        return False
 
     def ask(self, call: Call[T]) -> T | None:
         """Run the call on a connection for this once; None if that is not possible now."""

@@ -20,6 +20,7 @@ from faultline.events import (
     ExecutionStarted,
     HandlerAbandoned,
     JobIsolated,
+    LeaseLost,
     UnknownTask,
 )
 from faultline.jobs import Unreadable
@@ -95,6 +96,7 @@ class Execution:
             call = _with_context(attempt.task.handler, attempt.context, arguments)
         else:
             call = _plain(attempt.task.handler, arguments)
+        call = _in_time(attempt, call)
         return (self._start_async if attempt.task.is_async else self._start_sync)(attempt, call)
 
     def abandon(self, attempt: Attempt) -> None:
@@ -177,6 +179,10 @@ class Execution:
                 if (late := late_refusal(attempt, raised)) is not None:
                     self._on_late(late)
             return
+        if isinstance(raised, _NeverBegan):
+            if attempt.tell("deadline"):
+                self._emit(LeaseLost(self._worker, *attempt.key, attempt.lease.task, "deadline"))
+            raised = asyncio.CancelledError()
         try:
             ending = ending_of(attempt, raised, returned)
             if (said := second_ending(attempt, raised, returned)) is not None:
@@ -194,6 +200,10 @@ class Execution:
         """On the loop's thread; nothing, if the loop has been closed over a thread left behind."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
+
+
+class _NeverBegan(Exception):
+    """The lease may be lost already: this process was stopped between the claim and the start."""
 
 
 class _Raised(Exception):
@@ -238,6 +248,17 @@ def _complete(context: Any, result: Any) -> None:
         context._tx.complete(result)
     except InvalidArgument as error:
         raise Unstorable from error
+
+
+def _in_time(attempt: Attempt, call: Callable[[], Any]) -> Callable[[], Any]:
+    """Asked at the last moment: in the handler's own thread, or in the first step of its task."""
+
+    def begin() -> Any:
+        if time.monotonic() >= attempt.deadline:
+            raise _NeverBegan
+        return call()
+
+    return begin
 
 
 def _plain(handler: Callable[..., Any], arguments: dict[str, Any]) -> Any:

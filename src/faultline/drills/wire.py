@@ -64,11 +64,11 @@ class Requests:
         if kind != b"B":
             return None
         _, name, rest = body.split(b"\0", 2)
-        text = self._texts.get(name, "")
-        if any(fence in text for fence in FENCES):
+        run = self._texts.get(name, "")
+        if any(fence in run for fence in FENCES):
             job_id, token, *_ = _parameters(rest)
             self._fence = (_uuid(job_id), _number(token))
-        return text
+        return run
 
 
 def _parameters(rest: bytes) -> list[bytes]:

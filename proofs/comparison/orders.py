@@ -1,0 +1,75 @@
+"""The job that both queues run: some work, then one row and the job's completion in one commit.
+
+faultline worker proofs.comparison.orders:app
+python -m proofs.naive proofs.comparison.orders:naively
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from faultline import App, Context
+from faultline.config import Settings
+from faultline.retry import Backoff
+from proofs import naive
+from proofs.comparison.schedule import LEASE_SECONDS
+from proofs.comparison.tables import EFFECT, begin, call, harness
+
+QUEUE = "comparison"
+
+
+class Transaction(Protocol):
+    """What both queues give: the handler's rows and the job's completion in one commit."""
+
+    def execute(self, statement: Any, parameters: Any = None) -> Any:
+        """The handler's own writes."""
+
+    def complete(self) -> None:
+        """The job is done."""
+
+
+class Attempt(Protocol):
+    """A claimed job in the hands of either queue."""
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Commits on leaving the block."""
+
+
+def fulfil(attempt: Attempt, run: str, job: int, work_seconds: float, point: str | None) -> None:
+    """The handler. At `point` it calls for its fault, on a connection that is no queue's."""
+    pid = os.getpid()
+    url = Settings.from_environment().database_url
+    assert url is not None
+    with harness(url) as conn:
+        begin(conn, run, job, pid)
+        time.sleep(work_seconds)
+        if point == "before_write":
+            call(conn, run, job, pid)
+        with attempt.transaction() as tx:
+            tx.execute(EFFECT, (run, job, pid))
+            if point == "before_commit":
+                call(conn, run, job, pid)
+            tx.complete()
+
+
+def naively(job: naive.Job) -> None:
+    """For the naive queue."""
+    fulfil(job, **job.payload)
+
+
+app = App()
+
+
+@app.task(
+    queue=QUEUE,
+    lease_seconds=LEASE_SECONDS,
+    max_attempts=naive.MAX_ATTEMPTS,
+    max_crashes=naive.MAX_ATTEMPTS,
+    retry=Backoff(naive.RETRY_SECONDS, naive.RETRY_SECONDS),
+)
+def order(ctx: Context, run: str, job: int, work_seconds: float, point: str | None) -> None:
+    """For Faultline."""
+    fulfil(ctx, run, job, work_seconds, point)

@@ -1,0 +1,243 @@
+"""The app whose workers are hit: handlers that write effects, in every way that Faultline fences.
+
+A job's arguments say where the arena's files are (`folder`), at which point its first attempt is
+held (`hold`) and which effects it is to leave (`effects`). Each handler says in the history what it
+sets out to write and what it is told, and none of them listens when it is told to stop.
+
+    points: begin · written (in the transaction) · committed (acknowledged, the job not yet over)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+
+from faultline.app import App
+from faultline.context import Context
+from faultline.drills.effects import INSERT, WRITTEN
+from faultline.drills.history import DatabaseClock, History, Phase
+from faultline.drills.points import Points
+from faultline.errors import CommitUnknown, FaultlineError, StaleLease
+from faultline.retry import Backoff
+
+SOON = Backoff(base=0, cap=0)
+HISTORY = "history.jsonl"
+
+app = App()
+# A slow machine may lose a lease of one second again and again: that is no poison.
+task = app.task(retry=SOON, max_attempts=50, max_crashes=50)
+
+
+@cache
+def _clock() -> DatabaseClock:
+    with app.connect() as conn:
+        return DatabaseClock(conn)
+
+
+@cache
+def _history(folder: str) -> History:
+    return History(Path(folder) / HISTORY, lambda: _clock().now())
+
+
+class Play:
+    """One attempt of one job in the play."""
+
+    def __init__(self, ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
+        self.ctx = ctx
+        self.hold = hold
+        self.effects = effects
+        self.job_id, self.token = str(ctx.job_id), ctx.token
+        self._history = _history(folder)
+        self._points = Points(Path(folder))
+        self._history.add("execute", "invoke", self.job_id, token=self.token)
+
+    def is_first(self, name: str) -> bool:
+        """Whether no attempt of this job was here before."""
+        return self._points.arrive(self.job_id, name, self.token)
+
+    def point(self, name: str) -> bool:
+        """Wait here, if this is where this job is held and nobody was here before."""
+        held = name in self.hold and self._points.arrive(self.job_id, name, self.token)
+        if held:
+            self._points.wait(self.job_id, name)
+        return held
+
+    async def apoint(self, name: str) -> None:
+        """The same in an event loop."""
+        if name in self.hold and self._points.arrive(self.job_id, name, self.token):
+            await self._points.wait_deaf(self.job_id, name)
+
+    def note(self, name: str, text: str) -> None:
+        """Leave a note for the driver."""
+        self._points.leave_note(self.job_id, name, text)
+
+    def row(self, effect: str) -> tuple[Any, ...]:
+        """What INSERT takes."""
+        return (self.ctx.job_id, self.token, effect, "committing" in self.hold)
+
+    def writing(self, *effects: str) -> Writing:
+        """The block commits these effects, or says why it could not."""
+        return Writing(self, effects)
+
+    def tell(self, phase: Phase, effect: str, why: str | None = None) -> None:
+        """What came of writing an effect."""
+        self._history.add("write", phase, self.job_id, token=self.token, effect=effect, why=why)
+
+
+class Writing:
+    """A block that commits effects: what it set out to do, and what it was told."""
+
+    def __init__(self, play: Play, effects: tuple[str, ...]) -> None:
+        self._play = play
+        self._effects = effects
+        self._begun = False
+
+    def begin(self) -> None:
+        """From here on something may be written."""
+        self._begun = True
+        for effect in self._effects:
+            self._play.tell("invoke", effect)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if error is not None and not self._begun:
+            self.begin()  # refused at the door, or it never got there
+        if self._begun:
+            phase: Phase = "ok" if error is None else _outcome(error)
+            for effect in self._effects:
+                self._play.tell(phase, effect, None if error is None else type(error).__name__)
+
+
+def _outcome(error: BaseException) -> Phase:
+    """What is known of a write that ended so: refused for sure, or nothing."""
+    if isinstance(error, StaleLease):
+        return "fail"
+    if isinstance(error, CommitUnknown | psycopg.OperationalError | asyncio.CancelledError):
+        return "unknown"
+    return "fail" if isinstance(error, psycopg.Error | FaultlineError) else "unknown"
+
+
+# ── one commit, which ends the job ───────────────────────────────────────────────────────────────
+
+
+@task
+def pay(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
+    """All effects, and the job's success, in one fenced transaction."""
+    play = Play(ctx, folder, hold, effects)
+    play.point("begin")
+    with play.writing(*effects) as writing, ctx.transaction() as tx:
+        writing.begin()
+        for effect in effects:
+            tx.execute(INSERT, play.row(effect))
+            play.point("written")  # of two effects: between them, a partial write
+        tx.complete({"paid": len(effects)})
+    play.point("committed")
+
+
+@task
+async def pay_async(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
+    """The same in an event loop."""
+    play = Play(ctx, folder, hold, effects)
+    await play.apoint("begin")
+    with play.writing(*effects) as writing:
+        async with ctx.transaction() as tx:
+            writing.begin()
+            for effect in effects:
+                await tx.execute(INSERT, play.row(effect))
+                await play.apoint("written")
+            tx.complete({"paid": len(effects)})
+    await play.apoint("committed")
+
+
+# ── a commit of the handler's own, and then the end of the job ───────────────────────────────────
+
+
+@task
+def pay_in_steps(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
+    """Each effect is a step: a fenced commit of its own, once for the job over all attempts."""
+    play = Play(ctx, folder, hold, effects)
+    play.point("begin")
+    for effect in effects:
+        with play.writing(effect) as writing, ctx.transaction(step=effect) as tx:
+            if not tx.done:
+                writing.begin()
+                tx.execute(INSERT, play.row(effect))
+                play.point("written")
+                tx.record({"paid": effect})
+        play.point("committed")
+
+
+@task
+def pay_through_the_gate(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
+    """On a connection of the handler's own, with the write gate last.
+
+    The job's success is another commit, so an earlier attempt may have written already, and it
+    looks: whatever that attempt wrote was committed before this one was leased the job.
+    """
+    play = Play(ctx, folder, hold, effects)
+    play.point("begin")
+    with app.connect(autocommit=False) as conn:
+        there = {row[0] for row in conn.execute(WRITTEN, (ctx.job_id,))}
+        missing = [effect for effect in effects if effect not in there]
+        with play.writing(*missing) as writing:
+            writing.begin()
+            for effect in missing:
+                conn.execute(INSERT, play.row(effect))
+                play.point("written")
+            ctx.assert_fence(conn)
+            conn.commit()  # here, so that nothing is called acknowledged before it is
+            conn.commit()
+    play.point("committed")
+
+
+# ── handlers that do harm ────────────────────────────────────────────────────────────────────────
+
+
+@task
+def stumble(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
+    """Its first attempt fails; the others pay."""
+    play = Play(ctx, folder, hold, effects)
+    if play.is_first("stumbled"):
+        raise RuntimeError("the first attempt of this job fails")
+    play.point("begin")
+    with play.writing(*effects) as writing, ctx.transaction() as tx:
+        writing.begin()
+        for effect in effects:
+            tx.execute(INSERT, play.row(effect))
+        tx.complete()
+
+
+@task
+async def block(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
+    """Blocks the event loop of its worker until it is let go, then pays."""
+    play = Play(ctx, folder, hold, effects)
+    began = time.monotonic()
+    turn = asyncio.create_task(_turn())  # of this loop: it comes when nothing blocks it any more
+    if play.point("begin"):  # not awaited
+        play.note("blocked", str(await turn - began))
+    with play.writing(*effects) as writing:
+        async with ctx.transaction() as tx:
+            writing.begin()
+            for effect in effects:
+                await tx.execute(INSERT, play.row(effect))
+            tx.complete()
+
+
+async def _turn() -> float:
+    return time.monotonic()
+
+
+@app.task(retry=SOON, max_crashes=3)
+def poison(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
+    """Kills the process that runs it, every time."""
+    Play(ctx, folder, hold, effects)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,57 @@
+"""A handler whose lease may be lost before it has begun is never begun.
+
+Method: an attempt whose claim was sent longer ago than its lease lasts, as in a process that was
+stopped between the two, in the hands of the part of the worker that begins handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+
+import pytest
+
+from faultline import App
+from faultline.events import Event
+from faultline.jobs import Lease
+from faultline.worker.attempt import Attempt
+from faultline.worker.endings import Ending, Released
+from faultline.worker.execution import Execution
+
+app = App("postgresql://nowhere.invalid/")
+began: list[str] = []
+
+
+@app.task
+def in_a_thread() -> None:
+    began.append("in_a_thread")
+
+
+@app.task
+async def in_the_loop() -> None:
+    began.append("in_the_loop")
+
+
+async def run(task: str, seconds_ago: float) -> tuple[Ending, list[Event]]:
+    lease = Lease(uuid.uuid4(), 1, 1, 1, 0, 0, 0, 1.0, task, {}, None)
+    attempt = Attempt(lease, app.tasks[task], time.monotonic() - seconds_ago)
+    events: list[Event] = []
+    ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+    execution = Execution("A", events.append, ended.set_result, None)
+    execution.start(attempt)
+    ending = await asyncio.wait_for(ended, 20)
+    execution.stop()
+    return ending, events
+
+
+@pytest.mark.parametrize("task", ["in_a_thread", "in_the_loop"])
+def test_a_handler_whose_lease_may_be_lost_already_is_not_begun(task: str) -> None:
+    began.clear()
+    ending, events = asyncio.run(run(task, seconds_ago=5))
+    assert began == []
+    assert isinstance(ending, Released), "handed back, in case it is still there"
+    assert "lease_lost" in [event.event for event in events]
+    ending, events = asyncio.run(run(task, seconds_ago=0))
+    assert began == [task]
+    assert "lease_lost" not in [event.event for event in events]
