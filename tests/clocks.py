@@ -1,17 +1,8 @@
-"""A wrong clock for one process.
-
-The library is preloaded without its wrapper command: a wrapper that is killed leaves its named
-semaphore behind, and the next one whose pid is the same refuses to start.
-"""
-
-from pathlib import Path
+"""A wrong clock for one process, where the library for it is installed."""
 
 import pytest
 
-LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
-needs_a_wrong_clock = pytest.mark.skipif(LIBRARY is None, reason="faketime is not installed")
+from faultline.drills.kinds.guests import no_fake_clock, off_by
 
-
-def off_by(shift: str) -> list[str]:
-    """What to put before a command whose clock shall be off, by "+30h" say."""
-    return ["env", f"LD_PRELOAD={LIBRARY}", f"FAKETIME={shift}"]
+__all__ = ["needs_a_wrong_clock", "off_by"]
+needs_a_wrong_clock = pytest.mark.skipif(no_fake_clock() is not None, reason=str(no_fake_clock()))

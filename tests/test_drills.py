@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -45,7 +46,7 @@ def play(arena: Arena, kind: Kind, seed: int = 1) -> Result:
     return Scene(arena, kind, Scenario(kind.name, seed)).run()
 
 
-def stall_and_write(scene: Scene) -> None:
+def stall_and_write(scene: Scene) -> UUID:
     """The takeover, with the worker stalled between its write and the gate."""
     victim = scene.enqueue("pay_through_the_gate", hold=["written"])
     arrival = scene.reached(victim, "written")
@@ -53,11 +54,14 @@ def stall_and_write(scene: Scene) -> None:
     scene.until_state(victim, "succeeded")
     scene.go(victim, "written")
     scene.resume(arrival.pid)
+    scene.until_answered(victim, arrival.token)
+    return victim
 
 
 def test_with_the_fence_a_takeover_is_good_and_without_it_the_drill_is_red(arena: Arena) -> None:
-    kind = Kind("late_write", "", stall_and_write, stale_is_refused=True)
-    assert play(arena, kind).is_good
+    fenced = Kind("late_write", "", lambda scene: scene.until_refused(stall_and_write(scene)))
+    good = play(arena, replace(fenced, stale_is_refused=True))
+    assert good.is_good, good
     body = arena.conn.execute(
         "select pg_get_functiondef('faultline.raise_stale'::regproc)"
     ).fetchone()
@@ -65,7 +69,7 @@ def test_with_the_fence_a_takeover_is_good_and_without_it_the_drill_is_red(arena
     head = body[0].partition("AS $")[0]
     arena.conn.execute(f"{head} AS $$ begin end $$")
     try:
-        result = play(arena, kind)
+        result = play(arena, Kind("late_write", "", lambda scene: stall_and_write(scene) and None))
     finally:
         arena.conn.execute(body[0])
     assert result.duplicates == 1

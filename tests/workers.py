@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
+from faultline.drills.workers import descendants
 from tests.playground import TABLES
 from tests.stage import DEADLINE_SECONDS, Stage, until
 
@@ -151,18 +152,6 @@ def is_child(pid: int) -> bool:
     with suppress(OSError):
         return b"\0faultline.worker\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that this one has started, and those that they have."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == pid:
-                child = int(stat.parent.name)
-                found += [child, *descendants(child)]
-    return found
 
 
 class Ground:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Self
 
-from faultline.drills.workers import is_alive
+from faultline.launcher.processes import is_alive
 
 _NAME = "faultline-drill-"
 _COMMAND_SECONDS = 10.0

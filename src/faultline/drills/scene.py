@@ -22,7 +22,8 @@ from faultline.drills.history import Operation
 from faultline.drills.points import Arrival
 from faultline.drills.scenario import Kind, Result, Scenario
 from faultline.drills.timeline import timeline
-from faultline.drills.workers import WorkerProcess, is_alive
+from faultline.drills.workers import WorkerProcess
+from faultline.launcher.processes import is_alive
 
 PAYING = ("pay", "pay_async", "pay_in_steps", "pay_through_the_gate")
 ONE_COMMIT = ("pay", "pay_async")  # those whose effects and success are one commit

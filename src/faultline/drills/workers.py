@@ -114,17 +114,6 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def is_alive(pid: int) -> bool:
-    """Whether there is such a process, and it is more than what its parent has not waited for."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return state_of(pid) != "Z"
-
-
 def state_of(pid: int) -> str | None:
     """As the kernel says in /proc: T is stopped, Z is dead; None if it says nothing."""
     with suppress(OSError):

@@ -17,8 +17,9 @@ from faultline.connect import connect
 from faultline.drills.arena import Arena, until
 from faultline.drills.scenario import Kind
 from faultline.drills.scene import PAYING, Scene
-from faultline.drills.workers import is_alive, state_of
+from faultline.drills.workers import state_of
 from faultline.launcher import Server
+from faultline.launcher.processes import is_alive
 
 OPTIONS = {"max_connections": "100"}
 

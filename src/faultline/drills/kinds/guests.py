@@ -18,7 +18,7 @@ WALLED = "walled"  # in a network namespace of its own
 FAMILY = "family"  # a parent with two processes
 CLOCKS = {"ahead": "+1h", "behind": "-1h"}
 QUEUES = ("default", REMOTE, WALLED, FAMILY, *CLOCKS)
-_FAKE_CLOCK = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+FAKE_CLOCK = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 
 
 def remote(scene: Scene) -> tuple[WorkerProcess, Proxy]:
@@ -48,18 +48,23 @@ def family(scene: Scene) -> WorkerProcess:
 
 
 def with_clock(scene: Scene, which: str) -> WorkerProcess:
-    """A worker whose clock is an hour ahead or behind.
+    """A worker whose clock is an hour ahead or behind."""
+    prefix = off_by(CLOCKS[which])
+    return scene.arena.guest(which, lambda: _start(scene.arena, which, prefix=prefix))
+
+
+def off_by(shift: str) -> list[str]:
+    """What to put before a command whose clock shall be off, by "+30h" say.
 
     The library is preloaded without its wrapper command: a wrapper that is killed leaves its named
     semaphore behind, and the next one whose pid is the same refuses to start.
     """
-    prefix = ["env", f"LD_PRELOAD={_FAKE_CLOCK}", f"FAKETIME={CLOCKS[which]}"]
-    return scene.arena.guest(which, lambda: _start(scene.arena, which, prefix=prefix))
+    return ["env", f"LD_PRELOAD={FAKE_CLOCK}", f"FAKETIME={shift}"]
 
 
 def no_fake_clock() -> str | None:
     """Why no process can be given a wrong clock here, if none can."""
-    return None if _FAKE_CLOCK else "libfaketime is not installed (Debian: faketime)"
+    return None if FAKE_CLOCK else "libfaketime is not installed (Debian: faketime)"
 
 
 def _start(arena: Arena, queue: str, *arguments: str, **how: Any) -> WorkerProcess:

@@ -11,7 +11,8 @@ from faultline.drills.arena import until
 from faultline.drills.kinds.guests import FAMILY, bring, family, no_fake_clock, with_clock
 from faultline.drills.scenario import Kind
 from faultline.drills.scene import PAYING, WORKERS, Scene
-from faultline.drills.workers import descendants, is_alive
+from faultline.drills.workers import descendants
+from faultline.launcher.processes import is_alive
 
 HOUR_SECONDS = 3600.0
 LONG_LEASES = 10  # the lease of a job whose recovery does not wait for it, in a drill's leases

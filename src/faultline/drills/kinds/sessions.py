@@ -10,8 +10,9 @@ from uuid import UUID
 from faultline.drills.arena import Arena, Fault, until
 from faultline.drills.scenario import Kind
 from faultline.drills.scene import PAYING, Scene
-from faultline.drills.workers import WorkerProcess, is_alive
+from faultline.drills.workers import WorkerProcess
 from faultline.launcher import Server
+from faultline.launcher.processes import is_alive
 
 
 def backends(arena: Arena, worker: WorkerProcess, state: str = "%") -> list[int]:
