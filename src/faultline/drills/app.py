@@ -13,6 +13,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +22,7 @@ import psycopg
 
 from faultline.app import App
 from faultline.context import Context
-from faultline.drills.effects import INSERT, WRITTEN
+from faultline.drills.effects import INSERT, INSERT_GUARDED, WRITTEN
 from faultline.drills.history import DatabaseClock, History, Phase
 from faultline.drills.points import Points
 from faultline.errors import CommitUnknown, FaultlineError, StaleLease
@@ -176,26 +177,44 @@ def pay_in_steps(ctx: Context, folder: str, hold: list[str], effects: list[str])
         play.point("committed")
 
 
+# ── on a connection of the handler's own ─────────────────────────────────────────────────────────
+
+
 @task
 def pay_through_the_gate(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
-    """On a connection of the handler's own, with the write gate last.
+    """With the write gate last."""
+    _write_myself(Play(ctx, folder, hold, effects), INSERT, last=ctx.assert_fence)
 
-    The job's success is another commit, so an earlier attempt may have written already, and it
-    looks: whatever that attempt wrote was committed before this one was leased the job.
-    """
-    play = Play(ctx, folder, hold, effects)
+
+@task
+def pay_into_a_guarded_table(
+    ctx: Context, folder: str, hold: list[str], effects: list[str]
+) -> None:
+    """With a fence opened first, without which the table takes nothing."""
+    _write_myself(Play(ctx, folder, hold, effects), INSERT_GUARDED, first=ctx.fence)
+
+
+def _write_myself(
+    play: Play,
+    insert: str,
+    *,
+    first: Callable[[Any], None] = lambda _: None,
+    last: Callable[[Any], None] = lambda _: None,
+) -> None:
+    """The job's success is another commit, so an earlier attempt may have written already, and this
+    one looks: whatever the other wrote was committed before this one was leased the job."""
     play.point("begin")
     with app.connect(autocommit=False) as conn:
-        there = {row[0] for row in conn.execute(WRITTEN, (ctx.job_id,))}
-        missing = [effect for effect in effects if effect not in there]
+        first(conn)
+        there = {row[0] for row in conn.execute(WRITTEN, (play.ctx.job_id,))}
+        missing = [effect for effect in play.effects if effect not in there]
         with play.writing(*missing) as writing:
             writing.begin()
             for effect in missing:
-                conn.execute(INSERT, play.row(effect))
+                conn.execute(insert, play.row(effect))
                 play.point("written")
-            ctx.assert_fence(conn)
+            last(conn)
             conn.commit()  # here, so that nothing is called acknowledged before it is
-            conn.commit()
     play.point("committed")
 
 

@@ -259,6 +259,7 @@ def prepare(url: str, name: str) -> tuple[str, str]:
     with connect(owner, schema=None) as conn:
         migrate(conn, "faultline")
         conn.execute(effects.SETUP)
+        Protocol().guard(f"{effects.SCHEMA}.guarded_effect").run(conn)
         password = _worker_role(conn, name)
     address = parts.netloc.rpartition("@")[2]
     return owner, urlunsplit(parts._replace(path=f"/{name}", netloc=f"{name}:{password}@{address}"))

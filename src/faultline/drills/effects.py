@@ -1,7 +1,8 @@
 """The tables of a drill: effects, which no queue owns, and a way to hold a COMMIT in the server.
 
-`effect` has no key, so a second row of a job stays and is counted. A row that is `held` waits, in
-the middle of its COMMIT, for whoever holds the advisory lock of its job.
+`effect` has no key, so a second row of a job stays and is counted. `guarded_effect` is the same,
+behind a guard; whoever reads effects reads both. A row of `effect` that is `held` waits, in the
+middle of its COMMIT, for whoever holds the advisory lock of its job.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from uuid import UUID
 from psycopg import Connection
 
 SCHEMA = "faultline_drill"
-INSERT = f"insert into {SCHEMA}.effect (job_id, token, effect, held) values (%s, %s, %s, %s)"
-WRITTEN = f"select effect from {SCHEMA}.effect where job_id = %s"
+_VALUES = "(job_id, token, effect, held) values (%s, %s, %s, %s)"
+INSERT = f"insert into {SCHEMA}.effect {_VALUES}"
+INSERT_GUARDED = f"insert into {SCHEMA}.guarded_effect {_VALUES}"
+WRITTEN = f"select effect from {SCHEMA}.effects where job_id = %s"
 SETUP = f"""
 drop schema if exists {SCHEMA} cascade;
 create schema {SCHEMA};
@@ -31,15 +34,19 @@ end $$;
 create constraint trigger held after insert on {SCHEMA}.effect
     deferrable initially deferred for each row when (new.held)
     execute function {SCHEMA}.wait_in_commit();
+create table {SCHEMA}.guarded_effect (like {SCHEMA}.effect including all);
+create view {SCHEMA}.effects as
+    select * from {SCHEMA}.effect union all select * from {SCHEMA}.guarded_effect;
 grant usage on schema {SCHEMA} to public;
-grant select, insert on {SCHEMA}.effect to public;
+grant select, insert on {SCHEMA}.effect, {SCHEMA}.guarded_effect to public;
+grant select on {SCHEMA}.effects to public;
 """.replace("{key}", "hashtextextended(new.job_id::text, 0)")
 
 
 def rows(conn: Connection[Any], jobs: Sequence[UUID]) -> dict[str, list[tuple[int, str]]]:
     """What each of these jobs has written: token and effect, in the order of the writes."""
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    asked = f"select job_id, token, effect from {SCHEMA}.effect where job_id = any(%s) order by at"
+    asked = f"select job_id, token, effect from {SCHEMA}.effects where job_id = any(%s) order by at"
     for job_id, token, effect in conn.execute(asked, (list(jobs),)).fetchall():
         found[str(job_id)].append((token, effect))
     return dict(found)

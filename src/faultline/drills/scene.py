@@ -25,7 +25,10 @@ from faultline.drills.timeline import timeline
 from faultline.drills.workers import WorkerProcess
 from faultline.launcher.processes import is_alive
 
-PAYING = ("pay", "pay_async", "pay_in_steps", "pay_through_the_gate")
+PAYING = (
+    *("pay", "pay_async", "pay_in_steps"),
+    *("pay_through_the_gate", "pay_into_a_guarded_table"),
+)
 ONE_COMMIT = ("pay", "pay_async")  # those whose effects and success are one commit
 WORKERS = 2
 REST_SECONDS = 120.0  # for everything to end, after the last fault
