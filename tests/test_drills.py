@@ -12,6 +12,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -58,22 +59,34 @@ def stall_and_write(scene: Scene) -> UUID:
     return victim
 
 
+@contextmanager
+def unfenced(arena: Arena) -> Iterator[None]:
+    """Meanwhile nothing is refused to a transaction of the user's."""
+    body = arena.conn.execute("select pg_get_functiondef('faultline.raise_stale'::regproc)")
+    (text,) = body.fetchone() or ("",)
+    arena.conn.execute(f"{text.partition('AS $')[0]} AS $$ begin end $$")
+    yield
+    arena.conn.execute(text)
+
+
 def test_with_the_fence_a_takeover_is_good_and_without_it_the_drill_is_red(arena: Arena) -> None:
     fenced = Kind("late_write", "", lambda scene: scene.until_refused(stall_and_write(scene)))
     good = play(arena, replace(fenced, stale_is_refused=True))
     assert good.is_good, good
-    body = arena.conn.execute(
-        "select pg_get_functiondef('faultline.raise_stale'::regproc)"
-    ).fetchone()
-    assert body is not None
-    head = body[0].partition("AS $")[0]
-    arena.conn.execute(f"{head} AS $$ begin end $$")
-    try:
+    with unfenced(arena):
         result = play(arena, Kind("late_write", "", lambda scene: stall_and_write(scene) and None))
-    finally:
-        arena.conn.execute(body[0])
     assert result.duplicates == 1
     assert any(said.startswith("once: ") for said in result.violations)
+
+
+def test_the_takeovers_of_a_quick_run_are_enough_to_miss_the_fence(
+    newest_server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("faultline.drills.arena.PATIENCE_SECONDS", 15.0)
+    owner, worker = prepare(newest_server_url, f"drill_{uuid.uuid4().hex[:12]}")
+    with Arena(owner, worker_url=worker) as arena, unfenced(arena):
+        seeds = iter(choose(["takeover"], quick=True))
+        assert any(play(arena, KINDS["takeover"], scenario.seed).violations for scenario in seeds)
 
 
 def test_a_scenario_in_which_nothing_was_hit_is_vacuous(arena: Arena) -> None:

@@ -122,6 +122,16 @@ FORGERIES = {
     "stale: who began to write after its successor landed": both(
         without("fail"), put(effects={"J": [(1, "e")]})
     ),
+    "asked: a job that nobody submitted": put(strangers=["GHOST"]),
+    "holder: two workers were given one token": put(
+        history=[*story().history, operation("claim", "ok", 2), operation("claim", "ok", 2)]
+    ),
+    "holder: one attempt began twice": put(
+        history=[*story().history, operation("execute", "invoke", 2)]
+    ),
+    "holder: two attempts were told that they completed the job": put(
+        history=[*story().history, operation("complete", "ok", 1), operation("complete", "ok", 2)]
+    ),
     "invariants: the database has an offending row": put(violations=[{"invariant": 3}]),
 }
 

@@ -5,6 +5,7 @@ held (`hold`) and which effects it is to leave (`effects`). Each handler says in
 sets out to write and what it is told, and none of them listens when it is told to stop.
 
     points: begin · written (in the transaction) · committed (acknowledged, the job not yet over)
+            again: where the successor begins, of an attempt that is held at one of the others
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import psycopg
 from faultline.app import App
 from faultline.context import Context
 from faultline.drills.effects import INSERT, INSERT_GUARDED, WRITTEN
-from faultline.drills.history import DatabaseClock, History, Phase
+from faultline.drills.history import DatabaseClock, Doing, History, Phase
 from faultline.drills.points import Points
-from faultline.errors import CommitUnknown, FaultlineError, StaleLease
+from faultline.errors import CommitUnknown, FaultlineError
 from faultline.retry import Backoff
 
 SOON = Backoff(base=0, cap=0)
@@ -75,6 +76,31 @@ class Play:
         if name in self.hold and self._points.arrive(self.job_id, name, self.token):
             await self._points.wait_deaf(self.job_id, name)
 
+    def missing(self) -> list[str]:
+        """The effects that are still to be written, for a handler whose job's success is another
+        commit. To be asked at the very beginning: whatever an earlier attempt has written, or ever
+        will, was committed before this one was leased the job."""
+        with app.connect() as conn:
+            there = {row[0] for row in conn.execute(WRITTEN, (self.ctx.job_id,))}
+        return [effect for effect in self.effects if effect not in there]
+
+    def begin(self) -> None:
+        """Where every handler begins, and where a successor may be held as well."""
+        self.point("begin")
+        if self._is_successor():
+            self.point("again")
+
+    async def abegin(self) -> None:
+        """The same in an event loop."""
+        await self.apoint("begin")
+        if self._is_successor():
+            await self.apoint("again")
+
+    def _is_successor(self) -> bool:
+        """Whether another attempt of this job was held before."""
+        held = (self._points.arrival(self.job_id, p) for p in self.hold if p != "again")
+        return any(arrival is not None and arrival.token != self.token for arrival in held)
+
     def note(self, name: str, text: str) -> None:
         """Leave a note for the driver."""
         self._points.leave_note(self.job_id, name, text)
@@ -83,28 +109,30 @@ class Play:
         """What INSERT takes."""
         return (self.ctx.job_id, self.token, effect, "committing" in self.hold)
 
-    def writing(self, *effects: str) -> Writing:
-        """The block commits these effects, or says why it could not."""
-        return Writing(self, effects)
+    def writing(self, *effects: str, completes: bool = False, fenced: bool = True) -> Writing:
+        """The block commits these effects, with or without the job's success, or says why not."""
+        return Writing(self, effects, completes, fenced)
 
-    def tell(self, phase: Phase, effect: str, why: str | None = None) -> None:
-        """What came of writing an effect."""
-        self._history.add("write", phase, self.job_id, token=self.token, effect=effect, why=why)
+    def tell(self, phase: Phase, effect: str | None, why: str | None = None) -> None:
+        """What came of writing an effect; without one, of completing the job."""
+        doing: Doing = "complete" if effect is None else "write"
+        self._history.add(doing, phase, self.job_id, token=self.token, effect=effect, why=why)
 
 
 class Writing:
     """A block that commits effects: what it set out to do, and what it was told."""
 
-    def __init__(self, play: Play, effects: tuple[str, ...]) -> None:
+    def __init__(self, play: Play, effects: tuple[str, ...], completes: bool, fenced: bool) -> None:
         self._play = play
-        self._effects = effects
+        self._parts: list[str | None] = [*effects, *([None] if completes else [])]
+        self._fenced = fenced
         self._begun = False
 
     def begin(self) -> None:
         """From here on something may be written."""
         self._begun = True
-        for effect in self._effects:
-            self._play.tell("invoke", effect)
+        for part in self._parts:
+            self._play.tell("invoke", part)
 
     def __enter__(self) -> Self:
         return self
@@ -113,18 +141,18 @@ class Writing:
         if error is not None and not self._begun:
             self.begin()  # refused at the door, or it never got there
         if self._begun:
-            phase: Phase = "ok" if error is None else _outcome(error)
-            for effect in self._effects:
-                self._play.tell(phase, effect, None if error is None else type(error).__name__)
+            phase: Phase = "ok" if error is None else self._outcome(error)
+            for part in self._parts:
+                self._play.tell(phase, part, None if error is None else type(error).__name__)
 
-
-def _outcome(error: BaseException) -> Phase:
-    """What is known of a write that ended so: refused for sure, or nothing."""
-    if isinstance(error, StaleLease):
-        return "fail"
-    if isinstance(error, CommitUnknown | psycopg.OperationalError | asyncio.CancelledError):
-        return "unknown"
-    return "fail" if isinstance(error, psycopg.Error | FaultlineError) else "unknown"
+    def _outcome(self, error: BaseException) -> Phase:
+        """What is known of a write that ended so. A fenced block says CommitUnknown if it does not
+        know, and any other error means that nothing was committed."""
+        if isinstance(error, CommitUnknown | asyncio.CancelledError):
+            return "unknown"
+        if isinstance(error, psycopg.OperationalError) and not self._fenced:
+            return "unknown"
+        return "fail" if isinstance(error, psycopg.Error | FaultlineError) else "unknown"
 
 
 # ── one commit, which ends the job ───────────────────────────────────────────────────────────────
@@ -134,8 +162,8 @@ def _outcome(error: BaseException) -> Phase:
 def pay(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
     """All effects, and the job's success, in one fenced transaction."""
     play = Play(ctx, folder, hold, effects)
-    play.point("begin")
-    with play.writing(*effects) as writing, ctx.transaction() as tx:
+    play.begin()
+    with play.writing(*effects, completes=True) as writing, ctx.transaction() as tx:
         writing.begin()
         for effect in effects:
             tx.execute(INSERT, play.row(effect))
@@ -148,8 +176,8 @@ def pay(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
 async def pay_async(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
     """The same in an event loop."""
     play = Play(ctx, folder, hold, effects)
-    await play.apoint("begin")
-    with play.writing(*effects) as writing:
+    await play.abegin()
+    with play.writing(*effects, completes=True) as writing:
         async with ctx.transaction() as tx:
             writing.begin()
             for effect in effects:
@@ -166,7 +194,7 @@ async def pay_async(ctx: Context, folder: str, hold: list[str], effects: list[st
 def pay_in_steps(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
     """Each effect is a step: a fenced commit of its own, once for the job over all attempts."""
     play = Play(ctx, folder, hold, effects)
-    play.point("begin")
+    play.begin()
     for effect in effects:
         with play.writing(effect) as writing, ctx.transaction(step=effect) as tx:
             if not tx.done:
@@ -175,6 +203,20 @@ def pay_in_steps(ctx: Context, folder: str, hold: list[str], effects: list[str])
                 play.point("written")
                 tx.record({"paid": effect})
         play.point("committed")
+
+
+@task
+def pay_in_a_block(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> None:
+    """A fenced transaction that neither completes the job nor is a step."""
+    play = Play(ctx, folder, hold, effects)
+    missing = play.missing()
+    play.begin()
+    with play.writing(*missing) as writing, ctx.transaction() as tx:
+        writing.begin()
+        for effect in missing:
+            tx.execute(INSERT, play.row(effect))
+            play.point("written")
+    play.point("committed")
 
 
 # ── on a connection of the handler's own ─────────────────────────────────────────────────────────
@@ -201,20 +243,19 @@ def _write_myself(
     first: Callable[[Any], None] = lambda _: None,
     last: Callable[[Any], None] = lambda _: None,
 ) -> None:
-    """The job's success is another commit, so an earlier attempt may have written already, and this
-    one looks: whatever the other wrote was committed before this one was leased the job."""
-    play.point("begin")
-    with app.connect(autocommit=False) as conn:
+    missing = play.missing()
+    play.begin()
+    with (
+        play.writing(*missing, fenced=False) as writing,
+        app.connect(autocommit=False) as conn,
+    ):
         first(conn)
-        there = {row[0] for row in conn.execute(WRITTEN, (play.ctx.job_id,))}
-        missing = [effect for effect in play.effects if effect not in there]
-        with play.writing(*missing) as writing:
-            writing.begin()
-            for effect in missing:
-                conn.execute(insert, play.row(effect))
-                play.point("written")
-            last(conn)
-            conn.commit()  # here, so that nothing is called acknowledged before it is
+        writing.begin()
+        for effect in missing:
+            conn.execute(insert, play.row(effect))
+            play.point("written")
+        last(conn)
+        conn.commit()  # here, so that nothing is called acknowledged before it is
     play.point("committed")
 
 
@@ -227,8 +268,8 @@ def stumble(ctx: Context, folder: str, hold: list[str], effects: list[str]) -> N
     play = Play(ctx, folder, hold, effects)
     if play.is_first("stumbled"):
         raise RuntimeError("the first attempt of this job fails")
-    play.point("begin")
-    with play.writing(*effects) as writing, ctx.transaction() as tx:
+    play.begin()
+    with play.writing(*effects, completes=True) as writing, ctx.transaction() as tx:
         writing.begin()
         for effect in effects:
             tx.execute(INSERT, play.row(effect))
@@ -243,7 +284,7 @@ async def block(ctx: Context, folder: str, hold: list[str], effects: list[str]) 
     turn = asyncio.create_task(_turn())  # of this loop: it comes when nothing blocks it any more
     if play.point("begin"):  # not awaited
         play.note("blocked", str(await turn - began))
-    with play.writing(*effects) as writing:
+    with play.writing(*effects, completes=True) as writing:
         async with ctx.transaction() as tx:
             writing.begin()
             for effect in effects:

@@ -6,6 +6,7 @@ database's time, after it has really happened.
 
 from __future__ import annotations
 
+import json
 import secrets
 import tempfile
 import time
@@ -23,7 +24,7 @@ from faultline.connect import connect
 from faultline.drills import effects
 from faultline.drills.app import HISTORY
 from faultline.drills.crowd import Crowd
-from faultline.drills.history import DatabaseClock, History
+from faultline.drills.history import DatabaseClock, History, Operation
 from faultline.drills.namespace import Namespace
 from faultline.drills.points import Points
 from faultline.drills.proxy import Proxy
@@ -36,6 +37,7 @@ from faultline.protocol import Protocol
 from faultline.reading import Reading
 
 APP = "faultline.drills.app:app"
+_CLAIMED = b'"lease_acquired"'
 PATIENCE_SECONDS = 120.0  # it is fulfilled in a second or two, unless the machine is overloaded
 T = TypeVar("T")
 
@@ -44,8 +46,9 @@ class WaitedInVain(Exception):
     """Something that had to happen did not; the sentence says what."""
 
 
-def until(what: Callable[[], T | None], sentence: str, seconds: float = PATIENCE_SECONDS) -> T:
+def until(what: Callable[[], T | None], sentence: str, seconds: float | None = None) -> T:
     """Wait until this is true, and give it back."""
+    seconds = PATIENCE_SECONDS if seconds is None else seconds
     end = time.monotonic() + seconds
     pause = 0.002
     while True:
@@ -93,6 +96,8 @@ class Arena:
         self.workers: list[WorkerProcess] = []
         self.guests: dict[str, WorkerProcess] = {}
         self.belongings = ExitStack()  # what goes when the arena does, after its workers
+        self.asked_for: set[str] = set()  # the jobs of all scenes so far
+        self._read: dict[Path, int] = {}  # how much of each worker's log
         self._crowd: Crowd | None = None
         self._submitters: list[Submitter] = []
         self._count = 0
@@ -104,6 +109,18 @@ class Arena:
     def history_path(self) -> Path:
         """Where the history is, for who reads it."""
         return self.folder / HISTORY
+
+    def logged(self) -> list[Operation]:
+        """The claims that workers have logged since this was last asked."""
+        found: list[Operation] = []
+        for path in self.folder.glob("worker-*.log"):
+            with path.open("rb") as log:
+                log.seek(self._read.get(path, 0))
+                text = log.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(whole)
+            found += [_claim(json.loads(line)) for line in whole.splitlines() if _CLAIMED in line]
+        return found
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
@@ -238,6 +255,10 @@ class Arena:
             self.server.stop()
         self.history.close()
         self._folder.cleanup()
+
+
+def _claim(said: dict[str, Any]) -> Operation:
+    return Operation("claim", "ok", said["job_id"], said["token"], at=said["at"])
 
 
 def _named(url: str, name: str) -> str:

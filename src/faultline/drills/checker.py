@@ -4,6 +4,7 @@ It knows nothing of how the queue works. It reads the history (what every proces
 was told), the effects (a table that no queue owns) and the views, and holds them against each
 other:
 
+    asked         every job that is there was submitted by somebody
     accepted      an enqueue that was acknowledged left a job
     drained       every job has ended, in a state that its scenario allows
     once          a success has each of its effects exactly once; nothing was written twice
@@ -11,6 +12,7 @@ other:
     refused       a write that was refused is not there
     resolved      a write whose answer was lost is there once or not at all, and then by nobody else
     winner        one attempt of a job succeeded, under the last of its tokens
+    holder        a token was given to one worker, and its handler begun once
     rising        a job's tokens rise in the order in which the database handed them out
     stale         who sets out to write after a higher token has begun its work does not succeed
     invariants    the database's own views of what must never be have no row
@@ -48,13 +50,14 @@ class Found:
     states: Mapping[str, str]  # by job, as the view `jobs` says; a job it does not have is absent
     attempts: Mapping[str, Sequence[Mapping[str, Any]]]  # by job, as the view `attempts` says
     violations: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    strangers: Sequence[str] = field(default_factory=list)  # jobs that nobody asked for
 
 
 def check(found: Found, *, told: bool = True) -> list[str]:
     """Every sentence that is wrong with it; `told`: the handlers say what they write."""
-    rules = [_accepted, _drained, _once, _winner, _rising, _invariants]
+    rules = [_asked, _accepted, _drained, _once, _winner, _rising, _invariants]
     if told:
-        rules += [_acknowledged, _refused, _resolved, _stale]
+        rules += [_acknowledged, _refused, _resolved, _holder, _stale]
     return [f"{rule.__name__[1:]}: {said}" for rule in rules for said in rule(found)]
 
 
@@ -82,6 +85,11 @@ def stale_writes(refusals: Iterable[Mapping[str, Any]]) -> int:
 
 
 # ── the rules ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _asked(found: Found) -> Iterator[str]:
+    for job_id in found.strangers:
+        yield f"job {job_id} is there, and nobody asked for it"
 
 
 def _accepted(found: Found) -> Iterator[str]:
@@ -148,6 +156,21 @@ def _winner(found: Found) -> Iterator[str]:
             yield f"job {job_id} is succeeded and no attempt of it was"
         if len(set(tokens)) != len(tokens):
             yield f"job {job_id} ended one of its attempts twice: {tokens}"
+
+
+def _holder(found: Found) -> Iterator[str]:
+    for doing in ("claim", "execute"):
+        given = Counter((item.job_id, item.token) for item in found.history if item.doing == doing)
+        for (job_id, token), count in given.items():
+            if count > 1:
+                yield f"token {token} of job {job_id}: {count} times {doing}"
+    won: dict[str, set[int | None]] = defaultdict(set)
+    for item in found.history:
+        if (item.doing, item.phase) == ("complete", "ok"):
+            won[item.job_id].add(item.token)
+    for job_id, tokens in won.items():
+        if len(tokens) > 1:
+            yield f"the success of job {job_id} was acknowledged under the tokens {tokens}"
 
 
 def _rising(found: Found) -> Iterator[str]:

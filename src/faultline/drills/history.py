@@ -20,7 +20,7 @@ from psycopg import Connection
 
 _SAMPLES = 5
 Phase = Literal["invoke", "ok", "fail", "unknown"]
-Doing = Literal["enqueue", "execute", "write", "complete", "fault"]
+Doing = Literal["enqueue", "claim", "execute", "write", "complete", "retry", "fault"]
 
 
 @dataclass(frozen=True, slots=True)

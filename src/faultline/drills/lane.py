@@ -22,7 +22,10 @@ from faultline.drills.scenario import Ground, Result, Scenario
 from faultline.drills.scene import Scene
 from faultline.launcher import Server
 
-OPTIONS = {"max_connections": "100"}  # of a server of a lane's own
+OPTIONS = {
+    "max_connections": "100",
+    "dynamic_shared_memory_type": "mmap",
+}  # of a server of a lane's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS = 1.0  # so that a takeover is a matter of a second
 DEFAULT_LEASE_SECONDS = 30.0  # what a task has that says nothing
-_ID = re.compile(r"([a-z_]+)-([0-9]{1,9})(?:@([0-9]{1,4}))?")
+_ID = re.compile(r"([a-z_]+)-([0-9]{1,9})(?:@([1-9][0-9]{0,3}))?")
 # Where it can be played: beside others; there, among workers with something special about them; or
 # where nobody minds what becomes of the server.
 Ground = Literal["shared", "guests", "own server", "own standby"]

@@ -26,7 +26,7 @@ from faultline.drills.workers import WorkerProcess
 from faultline.launcher.processes import is_alive
 
 PAYING = (
-    *("pay", "pay_async", "pay_in_steps"),
+    *("pay", "pay_async", "pay_in_steps", "pay_in_a_block"),
     *("pay_through_the_gate", "pay_into_a_guarded_table"),
 )
 ONE_COMMIT = ("pay", "pay_async")  # those whose effects and success are one commit
@@ -52,6 +52,7 @@ class Scene:
         self._stopped: list[WorkerProcess] = []
         self._hit: dict[str, str] = {}  # job to the time at which it was hit
         self._start = 0  # of this scene, in the history
+        self._began_at = ""
         self._lost = range(0)
 
     # ── jobs ────────────────────────────────────────────────────────────────────────────────────
@@ -70,6 +71,7 @@ class Scene:
         names = [f"effect-{number}" for number in range(effects)]
         options = {"lease_seconds": self.lease_seconds, **options}
         sender = app.tasks[name].options(connection=self.arena.conn, **options)
+        self.arena.history.add("enqueue", "invoke", "")
         job = sender.enqueue(**self.arguments(names, hold))
         self.expect(job.id, names, states)
         self._held += [(str(job.id), point) for point in hold]
@@ -82,7 +84,13 @@ class Scene:
     def expect(self, job_id: UUID, names: Sequence[str], states: Sequence[str]) -> None:
         """An acknowledged job, and what is to become of it."""
         self._expected[str(job_id)] = Expected(names, frozenset(states))
+        self.arena.asked_for.add(str(job_id))
         self.arena.history.add("enqueue", "ok", job_id)
+
+    def tell_retries(self, job_id: UUID, answers: Sequence[Any]) -> None:
+        """What a crowd was answered that retried this job."""
+        for answer in answers:
+            self.arena.history.add("retry", "ok" if answer else "fail", job_id)
 
     def bystanders(self, least: int = 5, most: int = 9) -> list[UUID]:
         """Jobs that nothing is done to, except that they run beside the others."""
@@ -107,8 +115,17 @@ class Scene:
         until(lambda: self.state(job_id) in states, f"a job is {' or '.join(states)}")
 
     def until_refused(self, job_id: UUID) -> None:
-        """Wait until the database has refused a stale write of this job."""
-        until(lambda: stale_writes(self._refusals(job_id)), "a stale write is refused")
+        """Wait until the database has refused a stale write of a handler of this job: more than
+        the renewal of its lease, or its completion, which the worker tries for it."""
+        of_workers = ("renew", "complete")
+
+        def refused() -> bool:
+            told = {i.job_id for i in self.operations() if i.doing == "write" and i.phase == "fail"}
+            found = self._refusals(job_id)
+            by_handler = [r for r in found if r["operation"] not in of_workers]
+            return bool(by_handler) or (str(job_id) in told and stale_writes(found) > 0)
+
+        until(refused, "a stale write is refused")
 
     def until_answered(self, job_id: UUID, token: int) -> None:
         """Wait until this attempt was told what came of its write, or was refused any."""
@@ -155,6 +172,8 @@ class Scene:
         result = Result.of(self.scenario)
         began = time.monotonic()
         _, self._start = history.read(self.arena.history_path)
+        self._began_at = self.arena.now()
+        self.arena.logged()  # what was said before is no matter of ours
         try:
             self.arena.ensure(WORKERS)
             self.kind.play(self)
@@ -236,7 +255,15 @@ class Scene:
         )
         attempts = {str(job_id): reading.attempts(conn, job_id) for job_id in ids}
         written = effects.rows(conn, ids)
-        found = Found(self._expected, done, written, states, attempts, reading.violations(conn))
+        found = Found(
+            self._expected,
+            [*done, *(item for item in self.arena.logged() if item.job_id in self._expected)],
+            written,
+            states,
+            attempts,
+            reading.violations(conn),
+            self._strangers(),
+        )
         refusals = [refusal for job_id in self._hit for refusal in self._refusals(UUID(job_id))]
         result.violations += self.violations + checker.check(found)
         result.faults = [asdict(fault) for fault in self.faults]
@@ -255,6 +282,15 @@ class Scene:
         result.vacuous = self._vacuous(result)
         self._measure(result, attempts)
         result.timeline = timeline(done, self._hit, attempts, refusals)
+
+    def _strangers(self) -> list[str]:
+        """The jobs that are there since this scene began, or have written, and nobody asked for."""
+        asked = (
+            f"select id::text from {self.arena.schema}.jobs where created_at >= %s "
+            f"union select job_id::text from {effects.SCHEMA}.effects where at >= %s"
+        )
+        found = self.arena.conn.execute(asked, (self._began_at, self._began_at)).fetchall()
+        return sorted({job_id for (job_id,) in found} - self.arena.asked_for)
 
     def _vacuous(self, result: Result) -> str | None:
         """Why this scenario shows nothing, if it shows nothing."""
@@ -275,6 +311,8 @@ class Scene:
             won = [a for a in attempts[job_id] if a["outcome"] == "succeeded"]
             if not won or won[0]["claimed_at"] <= hit:
                 continue  # nobody had to take over
+            if (job_id, "again") in self._held:
+                continue  # the successor was held, too
             result.recovery_seconds.append((won[0]["at"] - hit).total_seconds())
             for lost in attempts[job_id]:
                 expiry = lost["lease_expired_at"]

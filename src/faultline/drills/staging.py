@@ -8,6 +8,7 @@ ended, and, by a query that the user gives, that every success has exactly one e
 from __future__ import annotations
 
 import random
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -32,7 +33,7 @@ from faultline.drills.checker import Expected, Found
 from faultline.drills.history import Operation
 from faultline.drills.scenario import Result
 from faultline.drills.workers import WorkerProcess
-from faultline.errors import InvalidArgument, UnknownTask
+from faultline.errors import InvalidArgument
 from faultline.reading import Reading
 from faultline.reference import import_app
 
@@ -40,6 +41,7 @@ MARK = "faultline.drill_target"
 ENDED = frozenset({"succeeded", "failed", "cancelled", "quarantined"})
 PATIENCE_SECONDS = 300.0
 COMING_SECONDS = 30.0
+GRACE_SECONDS = 60.0  # twice what a worker gives its handlers
 Say = Callable[[str], None]
 Jobs = Sequence[tuple[str, dict[str, Any]]]
 
@@ -111,9 +113,15 @@ class Staging:
         app = import_app(self._orders.app)
         for task, _ in jobs:
             if task not in app.tasks:
-                raise UnknownTask(f"{self._orders.app} has no task {task!r:.80}")
+                raise InvalidArgument(f"{self._orders.app} has no task {task!r:.80}")
+        self._effects()  # what is wrong with the query is said before anybody is hit
         self._top_up()
-        until(self._all_ready, "the workers are ready")
+        try:
+            until(self._all_ready, "the workers are ready")
+        except RuntimeError as error:
+            raise InvalidArgument(
+                f"the workers of {self._orders.app} do not start: {error}"
+            ) from None
         self._insist_they_came()
         self._enqueue(app, jobs)
         try:
@@ -257,6 +265,14 @@ class Staging:
     def _come_to_rest(self) -> None:
         self._say("no more faults: waiting until every job has ended")
         until(self._is_over, "every job has ended", PATIENCE_SECONDS)
+        # A handler that was stopped may still be about to write: it gets the time to.
+        for worker in self._workers:
+            worker.process.send_signal(signal.SIGTERM)
+        try:
+            gone = "the workers have ended"
+            until(lambda: not any(w.is_alive() for w in self._workers), gone, GRACE_SECONDS)
+        except WaitedInVain:
+            self._say("a handler did not end in time: what it still writes is not seen")
 
     def _judge(self, result: Result) -> None:
         conn, reading = self._conn, self._reading
@@ -278,7 +294,9 @@ class Staging:
         result.violations += checker.check(found, told=False)
         result.faults = [asdict(fault) for fault in self._faults]
         result.jobs = len(self._jobs)
-        result.committed = sum(state == "succeeded" for state in states.values())
+        result.committed = sum(map(len, effects.values()))
+        if self._orders.effects is None:
+            result.committed = sum(state == "succeeded" for state in states.values())
         result.tokens = {
             str(job_id): [a["fencing_token"] for a in attempts[str(job_id)]] for job_id in self._hit
         }
@@ -297,7 +315,13 @@ class Staging:
             return {}
         ours = {str(job_id) for job_id in self._jobs}
         found: dict[str, list[tuple[int, str]]] = {}
-        for job_id, *_ in self._conn.execute(self._orders.effects.encode()).fetchall():
+        try:
+            with self._conn.transaction():
+                self._conn.execute("set transaction read only")
+                rows = self._conn.execute(self._orders.effects.encode()).fetchall()
+        except psycopg.Error as error:
+            raise InvalidArgument(f"--effects cannot be asked: {error}") from None
+        for job_id, *_ in rows:
             if str(job_id) in ours:
                 found.setdefault(str(job_id), []).append((0, "a row"))
         return found
@@ -306,7 +330,7 @@ class Staging:
         if not self._faults:
             return "no fault happened: give more jobs, or slower ones"
         if not result.committed:
-            return "no job succeeded"
+            return "no job succeeded, or left an effect"
         if not any(len(tokens) > 1 for tokens in result.tokens.values()):
             return "no job was taken over: give more faults, or slower jobs"
         return None

@@ -137,12 +137,19 @@ def run(
       faultline drill run --app shop:app --jobs jobs.jsonl --faults 20 --lease-seconds 2
     """
     if of_app is None:
-        for name, given in (("--database-url", database_url), ("--jobs", jobs)):
+        for name, given in (
+            ("--database-url", database_url),
+            ("--jobs", jobs),
+            ("--effects", effects),
+            ("--lease-seconds", lease_seconds),
+        ):
             if given is not None:
                 raise typer.BadParameter(f"{name} is for --app")
         from faultline.cli.drill.playing import run_kinds
 
         raise typer.Exit(run_kinds(kinds, quick, each, seed, lanes, out, as_json=as_json))
+    if kinds or quick or each is not None or lanes is not None or out is not None:
+        raise typer.BadParameter("with --app there are no kinds, --quick, --each, --lanes or --out")
     if jobs is None:
         raise typer.BadParameter("--app needs --jobs: what its workers are to do meanwhile")
     from faultline.cli.drill.staging import run_on_app

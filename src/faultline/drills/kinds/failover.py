@@ -21,7 +21,7 @@ from faultline.drills.workers import state_of
 from faultline.launcher import Server
 from faultline.launcher.processes import is_alive
 
-OPTIONS = {"max_connections": "100"}
+OPTIONS = {"max_connections": "100", "dynamic_shared_memory_type": "mmap"}
 
 
 def no_proc() -> str | None:

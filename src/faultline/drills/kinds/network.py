@@ -100,6 +100,8 @@ def play_reset(scene: Scene) -> None:
     scene.bystanders()
     pids = backends(scene.arena, guest)
     count = proxy.reset()
+    if not count:
+        scene.violations.append("there was no connection to reset")
     until_gone(scene.arena, pids)
     scene.record(scene.arena.fault(f"reset of {count} connections", guest.pid), victim)
     scene.token_rises = moment == "written"  # else it gets new ones, and the lease is kept
@@ -124,7 +126,7 @@ class _Once:
 def play_lost_commit(scene: Scene) -> None:
     """The COMMIT reaches the server and its answer nobody, or not even the COMMIT arrives."""
     guest, proxy = remote(scene)
-    fate = scene.random.choice([Fate.LOSE_ANSWER, Fate.LOSE_REQUEST])
+    fate = (Fate.LOSE_ANSWER, Fate.LOSE_REQUEST)[scene.scenario.seed % 2]
     effects = scene.random.randint(1, 2)
     victim, _ = bring(scene, REMOTE, "begin", scene.random.choice(RESOLVING), effects=effects)
     scene.bystanders()
@@ -133,6 +135,8 @@ def play_lost_commit(scene: Scene) -> None:
     scene.record(scene.arena.fault(f"{what} lost, connection cut", guest.pid), victim)
     scene.token_rises = fate is Fate.LOSE_REQUEST  # what was committed is found, and stands
     scene.until_state(victim, "succeeded")
+    if fate is Fate.LOSE_ANSWER and len(scene.executions(victim)) > 1:
+        scene.violations.append("what was committed was not found, and the job ran again")
 
 
 def _lose(scene: Scene, proxy: Proxy, victim: UUID, fate: Fate) -> None:

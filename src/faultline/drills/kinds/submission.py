@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from faultline.drills.arena import until
 from faultline.drills.scenario import Kind
 from faultline.drills.scene import Scene
 from faultline.drills.submitters import Submitter
@@ -14,21 +15,34 @@ def play(scene: Scene) -> None:
     scene.bystanders(4, 7)
     key = f"{scene.scenario.id}-{scene.random.random()}"
     victim, *others = scene.arena.submitters(3)
-    pause = scene.random.choice(["uncommitted", "committed"])
+    pause = ("uncommitted", "committed")[scene.scenario.seed % 2]
     arguments = scene.arguments(["effect-0"])
     options = {"idempotency_key": key, "lease_seconds": scene.lease_seconds}
     victim.send(arguments, options, pause)
     victim.answer()  # it is there
-    for other in others:  # with the first one uncommitted they wait for its end, in the server
+    for other in others:
         other.send(arguments, options)
+    if pause == "uncommitted":
+        until(lambda: _waiting(scene) == len(others), "the others wait for the end of the first")
     victim.kill()
-    scene.record(scene.arena.fault("SIGKILL", victim.pid))
+    scene.arena.history.add("enqueue", "unknown", "", why=f"killed, {pause}")
+    scene.record(scene.arena.fault(f"SIGKILL of a producer, {pause}", victim.pid))
     answers = [other.answer() for other in others]
     again = others[0]
     again.send(arguments, options)  # and once more, because one never knows
     answers.append(again.answer())
     _one_job(scene, answers)
     _conflict(scene, again, options)
+
+
+def _waiting(scene: Scene) -> int:
+    """The sessions that wait for a lock in this database."""
+    row = scene.arena.conn.execute(
+        "select count(*) from pg_stat_activity "
+        "where datname = current_database() and wait_event_type = 'Lock'"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _one_job(scene: Scene, answers: list[dict[str, str]]) -> None:
