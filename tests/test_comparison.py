@@ -127,7 +127,7 @@ def test_the_naive_queue_retries_what_failed_and_takes_over_what_expired(databas
             ended = "select id, attempts from faultline_naive.job where state = 'done' order by id"
             until(lambda: conn.execute(ended).fetchall() == [(1, 2), (2, 2)], "both are done")
             worker.terminate()
-            assert worker.wait(20) == 0
+            assert worker.wait(60) == 0
         finally:
             worker.kill()
             worker.wait()
@@ -188,7 +188,7 @@ def test_an_interrupted_comparison_leaves_no_process_behind(tmp_path, empty_data
     # Workers of both queues are being stopped, killed and replaced.
     until(lambda: "of 4 faults" in comparison.stdout.readline(), "it is under way")
     comparison.send_signal(sign)
-    comparison.communicate(timeout=60)
+    comparison.communicate(timeout=180)
     until(lambda: offspring(tmp_path) == [], "nobody is left")
     if sign == signal.SIGINT:
         assert comparison.returncode == 130

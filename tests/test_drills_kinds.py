@@ -71,7 +71,7 @@ def test_what_is_sent_into_a_silence_arrives_after_it(proxy: Proxy, ways: list[s
         proxy.partition(*(getattr(proxy, way) for way in ways))
         question = Question(conn)
         for way in ways or ["requests"]:
-            assert getattr(proxy, way).kept.wait(20)
+            assert getattr(proxy, way).kept.wait(60)
         question.join(0.1)
         assert question.is_alive()
         proxy.heal()
