@@ -6,7 +6,6 @@ The peers themselves are installed and fought by `make duel` only.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,7 +21,6 @@ from proofs.duel.judge import Effect, Event, Outcome, judge, summarise
 from proofs.duel.peer import Peer
 from proofs.duel.peers import peers
 from proofs.duel.report import COLUMNS, cells, document, last_line
-from tests.stage import until
 
 ROOT = Path(__file__).parent.parent
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -196,25 +194,6 @@ def test_the_naive_queue_shows_that_the_same_duel_can_be_lost(
     verdict = duel(quick, tmp_path, server_url, 1, "write", tmp_path / "logs")
     assert verdict.void is None
     assert (verdict.late_effect, verdict.effects, verdict.told) == (True, 2, None)
-
-
-def test_a_duel_that_is_ended_leaves_no_process_behind(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    command = [sys.executable, "-m", "proofs.duel", "--peers", "faultline", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL, process_group=0
-    )
-    try:
-        inside = tmp_path / "reports/latest/duel/faultline_worker-fenced-early-1/inside"
-        until(inside.exists, "A inside its handler")
-        worker = int(inside.read_text())
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(180) == 143  # its server may take its time to stop
-        assert not Path(f"/proc/{worker}").exists()
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_the_list_of_peers_needs_no_server(tmp_path: Path) -> None:

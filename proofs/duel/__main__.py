@@ -74,7 +74,17 @@ def duel(peer: Peer, cache: Path, url: str, run: int, point: str, logs: Path) ->
         try:
             return judge(fight(stage))
         except (NotShown, psycopg.Error, OSError) as error:
+            if (ending := _ending_behind(error)) is not None:
+                raise ending from None
             return Verdict(point, void=str(error).partition("\n")[0])
+
+
+def _ending_behind(error: BaseException | None) -> BaseException | None:
+    """SIGTERM or Ctrl-C, if that is what the error came of: a statement that was broken off makes
+    the next one on its connection fail."""
+    while error is not None and not isinstance(error, SystemExit | KeyboardInterrupt):
+        error = error.__context__
+    return error
 
 
 def describe(verdict: Verdict) -> str:
