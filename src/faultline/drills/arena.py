@@ -10,7 +10,7 @@ import json
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,10 @@ APP = "faultline.drills.app:app"
 _CLAIMED = b'"lease_acquired"'
 PATIENCE_SECONDS = 120.0  # it is fulfilled in a second or two, unless the machine is overloaded
 T = TypeVar("T")
+
+
+# Of a server of an arena's own, which may be killed: it leaves nothing in the system's memory.
+OPTIONS = {"max_connections": "100", "dynamic_shared_memory_type": "mmap"}
 
 
 class WaitedInVain(Exception):
@@ -135,7 +139,6 @@ class Arena:
         *arguments: str,
         url: str | None = None,
         prefix: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
     ) -> WorkerProcess:
         """One more; it is ready a moment later."""
         self._count += 1
@@ -144,7 +147,7 @@ class Arena:
             APP,
             arguments,
             log=self.folder / f"worker-{self._count}.log",
-            environment={**self._environment(url, name), **(environment or {})},
+            environment=self._environment(url, name),
             prefix=prefix,
             name=name,
         )

@@ -15,17 +15,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 
-from faultline.drills.arena import Arena, prepare
+from faultline.drills.arena import OPTIONS, Arena, prepare
 from faultline.drills.kinds import KINDS, guests
 from faultline.drills.proxy import Proxy
 from faultline.drills.scenario import Ground, Result, Scenario
 from faultline.drills.scene import Scene
 from faultline.launcher import Server
-
-OPTIONS = {
-    "max_connections": "100",
-    "dynamic_shared_memory_type": "mmap",
-}  # of a server of a lane's own
 
 
 @dataclass(frozen=True, slots=True)

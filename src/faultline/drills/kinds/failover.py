@@ -14,14 +14,12 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
 from faultline.connect import connect
-from faultline.drills.arena import Arena, until
+from faultline.drills.arena import OPTIONS, Arena, until
 from faultline.drills.scenario import Kind
 from faultline.drills.scene import PAYING, Scene
 from faultline.drills.workers import state_of
 from faultline.launcher import Server
 from faultline.launcher.processes import is_alive
-
-OPTIONS = {"max_connections": "100", "dynamic_shared_memory_type": "mmap"}
 
 
 def no_proc() -> str | None:
