@@ -59,8 +59,8 @@ def test_a_list_shows_exactly_the_jobs_of_the_state_that_was_asked_for(
         assert (found["id"], found["state"]) == (str(job_id), state)
     everything = faultline("jobs", "list").splitlines()
     assert everything[0].split() == ["id", "state", "task", "queue", "tries", "token"]
-    assert len(everything) == 1 + len(jobs)
-    assert everything[1].startswith(str(jobs["queued"])), "the newest first"
+    newest_first = sorted((str(job_id) for job_id in jobs.values()), reverse=True)
+    assert [line.split()[0] for line in everything[1:]] == newest_first
 
 
 def test_a_list_is_narrowed_by_queue_task_and_limit(stage: Stage, faultline: CommandLine) -> None:
