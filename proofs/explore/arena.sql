@@ -1,0 +1,93 @@
+-- The explorer's own schema: the user's tables, a fresh start for each schedule, and its verdict.
+-- Nothing here is part of Faultline; it uses the verbs and the views.
+create schema explore;
+grant usage on schema explore to public;
+create table explore.effect (job_id uuid not null, token bigint not null, kind text not null);
+create table explore.guarded (like explore.effect);
+do $$ begin
+    if not exists (select from pg_roles where rolname = 'explorer') then
+        create role explorer login superuser;
+    end if;
+end $$;
+select faultline.guard('explore.guarded', array['explorer']);  -- who clears the table runs no jobs
+
+-- stop: a place between two statements of a function that was split. It says that it is here, and
+-- goes on when the explorer gives way: of two locks the explorer always holds one, and the one that
+-- it holds is the one to wait for.
+create function explore.stop() returns void language plpgsql security definer as $$
+declare
+    v_pid integer := pg_backend_pid();
+    v_gate integer := 0;
+begin
+    if current_setting('explore.stops', true) is distinct from 'on' then
+        return;
+    end if;
+    if pg_try_advisory_lock(v_pid, 0) then
+        perform pg_advisory_unlock(v_pid, 0);
+        v_gate := 1;
+    end if;
+    raise notice 'explore: stopped';
+    perform pg_advisory_lock(v_pid, v_gate);
+    perform pg_advisory_unlock(v_pid, v_gate);
+end $$;
+
+-- clear: nothing is left of the last schedule.
+create function explore.clear() returns void language plpgsql as $$
+begin
+    delete from explore.effect;
+    delete from explore.guarded;
+    delete from faultline.ready;
+    delete from faultline.scheduled;
+    delete from faultline.lease;
+    delete from faultline.quarantine;
+    delete from faultline.attempt;
+    delete from faultline.refusal;
+    delete from faultline.cancel_request;
+    delete from faultline.step;
+    delete from faultline.progress;
+    delete from faultline.idempotency;
+    delete from faultline.job;
+end $$;
+
+-- fresh: a clean table, and so many jobs in this place; those that were claimed were A's.
+create function explore.fresh(jobs integer, place text) returns uuid[] language plpgsql as $$
+declare
+    v_lanes integer[] := array(select lane from faultline.lane);
+    v_jobs uuid[] := array(select faultline.new_id() from generate_series(1, jobs) order by 1);
+    v_tokens bigint[] := array_fill(1::bigint, array[jobs]);
+begin
+    perform explore.clear();
+    perform faultline.enqueue('work', '{}', 'explore', id => j, max_attempts => 9,
+                              max_crashes => 9, delay_seconds => case place when 'scheduled'
+                                                                 then 60 else 0 end)
+       from unnest(v_jobs) j;
+    if place = 'scheduled' then
+        update faultline.scheduled set run_at = clock_timestamp() - interval '1 second';
+    elsif place <> 'ready' then
+        perform faultline.claim('A', v_lanes, jobs);
+    end if;
+    if place = 'dead' then
+        perform faultline.fail(v_jobs, v_tokens, null, null, array_fill(true, array[jobs]));
+    end if;
+    return v_jobs;
+end $$;
+
+-- verdict: what the schedule has broken: Faultline's invariants, and the user's. A row that
+-- commits with the success of its job is there once.
+create function explore.verdict() returns text[] language plpgsql
+set plan_cache_mode = force_generic_plan set jit = off as $$
+begin
+    return array(
+        select invariant || ': ' || detail from faultline.violations
+        union all
+        select format('an effect that commits with the success is there %s times', count(*))
+          from explore.effect where kind = 'once' group by job_id having count(*) > 1
+        union all
+        select format('an effect of token %s, yet the success is of token %s', e.token,
+                      a.fencing_token)
+          from explore.effect e join faultline.attempt a on a.job_id = e.job_id
+         where e.kind = 'once' and a.outcome = 'succeeded' and a.fencing_token <> e.token
+        union all
+        select format('%s jobs under one idempotency key', count(*)) from faultline.job
+         where payload = '1' having count(*) > 2);
+end $$;

@@ -1,0 +1,140 @@
+"""The judge: what no schedule may do, read from the answers in the order in which they came.
+
+It knows of each token since when it is dead, and why: its lease ran out, was taken away, was given
+back by its own ending, or a higher token was leased. Then
+
+    late    no verb of an attempt is accepted that was sent after the lease had run out
+    stale   no verb of an attempt is accepted after its token was taken or had ended
+    effect  no row of the user's commits after that, unless with that very ending
+    token   a claim gives a token higher than any before it
+
+What is in the database at the end is judged by arena.sql: the invariants, and the user's rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from proofs.explore.steps import Means, Reads, Step
+
+Attempt = tuple[str, int]
+Rows = list[list[str | None]]
+
+
+@dataclass(slots=True)
+class Open:
+    """What an actor's transaction has done, and would commit."""
+
+    effects: list[Attempt] = field(default_factory=list)
+    ends: dict[Attempt, str] = field(default_factory=dict)
+    fenced: list[Attempt] = field(default_factory=list)
+    claims: list[Attempt] = field(default_factory=list)
+
+
+class Judge:
+    """Of one schedule."""
+
+    def __init__(self, jobs: list[UUID]) -> None:
+        self._numbers = {str(job): n for n, job in enumerate(jobs, 1)}
+        self._late: set[Attempt] = set()
+        self._over: dict[Attempt, str] = {}
+        self._highest: dict[str, int] = {str(job): 0 for job in jobs}
+        self._open: dict[str, Open] = defaultdict(Open)
+        self._sent: dict[str, dict[Attempt, str]] = {}
+        self.broken: list[str] = []
+
+    def sent(self, actor: str, step: Step, attempts: list[Attempt]) -> None:
+        """Of what is dead when the step is sent, nothing may be accepted."""
+        asked = self._open[actor].fenced if step.means is Means.COMMIT else attempts
+        dead = {a: "its lease had run out" for a in asked if a in self._late}
+        self._sent[actor] = dead | {a: self._over[a] for a in asked if a in self._over}
+
+    def answered(
+        self, actor: str, step: Step, attempts: list[Attempt], rows: Rows
+    ) -> tuple[bool, str]:
+        """Whether the step's attempts were all accepted, and the answer in words."""
+        here = self._open[actor]
+        if step.means is Means.CLAIMED:
+            return True, self._claimed(here, rows)
+        if step.means is Means.EXPIRED:
+            self._late |= {pair_of(row) for row in rows}
+        if step.means is Means.TAKEN:
+            here.ends |= {pair_of(row): f"{step.name} had taken its lease" for row in rows}
+        if step.means in (Means.EXPIRED, Means.TAKEN):
+            return True, self._names([pair_of(row) for row in rows]) or "none"
+        if step.means is Means.WROTE:
+            here.effects.append(attempts[0])
+        if step.means is Means.COMMIT:
+            self._commits_fenced(actor)
+        accepted = accepted_of(step, attempts, rows)
+        for attempt in accepted:
+            why = self._sent[actor].get(attempt)
+            if step.means is not Means.FENCED:  # it is looked at again when it commits
+                why = why or self._over.get(attempt)
+            if why:
+                self.broken.append(f"{step.name} of {self._name(attempt)} was accepted, but {why}")
+        if step.means is Means.SETTLED:
+            here.ends |= {attempt: f"it had ended ({step.name})" for attempt in accepted}
+        if step.means is Means.FENCED:
+            here.fenced += accepted
+        if step.reads is Reads.NOTHING:
+            return True, " ".join(str(value) for row in rows for value in row if value)
+        whole = len(accepted) == len(attempts)
+        some = "accepted for " + self._names(accepted) if accepted else "refused"
+        return whole, "accepted" if whole else some
+
+    def committed(self, actor: str) -> None:
+        """Its transaction has ended well; what it did counts from now on."""
+        here = self._open.pop(actor, Open())
+        for attempt in here.effects:
+            if why := self._over.get(attempt):
+                self.broken.append(f"an effect of {self._name(attempt)} was committed, but {why}")
+        self._over |= here.ends
+        self._highest |= dict(here.claims)
+
+    def ended(self, actor: str) -> None:
+        """Its transaction was rolled back."""
+        self._open.pop(actor, None)
+
+    def _commits_fenced(self, actor: str) -> None:
+        """A fence lets a transaction commit while the lease lives, or with the attempt's ending."""
+        for attempt, why in self._sent[actor].items():
+            if attempt not in self._open[actor].ends:
+                self.broken.append(
+                    f"a fenced transaction of {self._name(attempt)} was committed, but {why}"
+                )
+
+    def _claimed(self, here: Open, rows: Rows) -> str:
+        here.claims = attempts = [pair_of(row) for row in rows]
+        for job, token in attempts:
+            if token <= self._highest.get(job, 0):
+                self.broken.append(f"token {token} was leased after token {self._highest[job]}")
+            for lower in range(1, token):
+                self._over.setdefault((job, lower), f"token {token} was leased")
+        return self._names(attempts) or "nothing"
+
+    def _names(self, attempts: list[Attempt]) -> str:
+        return ", ".join(self._name(attempt) for attempt in attempts)
+
+    def _name(self, attempt: Attempt) -> str:
+        job, token = attempt
+        which = f"job {self._numbers.get(job, '?')} " if len(self._numbers) > 1 else ""
+        return f"{which}token {token}"
+
+
+def accepted_of(step: Step, attempts: list[Attempt], rows: Rows) -> list[Attempt]:
+    """For which attempts the step was accepted."""
+    if step.reads is Reads.RAISES:
+        return attempts[:1]
+    if step.reads is Reads.STALE:
+        refused = {pair_of(row) for row in rows}
+        return [attempt for attempt in attempts if attempt not in refused]
+    if step.reads is Reads.RENEWED:
+        return [pair_of(row) for row in rows if row[2] == "renewed"]
+    return []
+
+
+def pair_of(row: list[str | None]) -> Attempt:
+    return str(row[0]), int(str(row[1]))

@@ -1,0 +1,41 @@
+"""What a scenario is: a few jobs in a place, and actors with their programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import factorial, prod
+
+from proofs.explore.steps import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """One session and its program. `holds`: it was leased the jobs, under token 1, before.
+
+    `after` names a twin, an actor with the same program: this one does not begin before it. The
+    schedules in which it does are the same with the names exchanged.
+    """
+
+    name: str
+    program: Program
+    holds: bool = False
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """All merges of these programs, from this start."""
+
+    name: str
+    about: str
+    actors: tuple[Actor, ...]
+    jobs: int = 1
+    place: str = "lease"  # or ready, scheduled, dead
+    splits: tuple[str, ...] = ()
+    quick: bool = False
+
+    @property
+    def merges(self) -> int:
+        """At most so many schedules, if no function is split and nobody ever waits."""
+        sizes = [len(actor.program) for actor in self.actors]
+        return factorial(sum(sizes)) // prod(factorial(size) for size in sizes)

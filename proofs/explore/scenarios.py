@@ -1,0 +1,276 @@
+"""The scenarios: who meets whom. `SCENARIOS` is what `make explore` enumerates.
+
+The letters: A was leased the jobs before, K is a second session of its process (the keeper, or a
+double), B and C are other workers, T is time, R reclaims, P promotes, X cancels, Q is an operator,
+E and F are producers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proofs.explore import steps
+from proofs.explore.scenario import Actor, Scenario
+from proofs.explore.steps import Program, transaction
+
+T = Actor("T", (steps.EXPIRE,))
+R = Actor("R", transaction(steps.RECLAIM))
+B_CLAIMS = Actor("B", (steps.claim(),))
+# The rightful one: claims, and commits its effect together with the success.
+B = Actor(
+    "B", (steps.claim(), *transaction(steps.effect("once"), steps.COMPLETE_ONE))
+)
+
+
+def a(program: Program) -> Actor:
+    return Actor("A", program, holds=True)
+
+
+def k(program: Program) -> Actor:
+    return Actor("K", program, holds=True)
+
+
+# What a worker that was stalled may still do under its old token, each in an open transaction.
+WRITES: Final[dict[str, Program]] = {
+    "gate": transaction(steps.effect(), steps.ASSERT_FENCE),
+    "gate-first": transaction(steps.ASSERT_FENCE, steps.effect()),
+    "fenced": transaction(steps.FENCE, steps.effect()),
+    "guarded": transaction(steps.FENCE, steps.effect(table="guarded")),
+    "once": transaction(steps.effect("once"), steps.COMPLETE_ONE),
+    "step": transaction(steps.effect(), steps.RECORD_STEP),
+}
+FENCED_ENDINGS: Final[dict[str, Program]] = {
+    "fenced-once": transaction(steps.FENCE, steps.effect("once"), steps.COMPLETE_ONE),
+    "fenced-fail": transaction(steps.FENCE, steps.effect(), steps.fail()),
+}
+ENDINGS: Final[dict[str, Program]] = {
+    "complete": transaction(steps.complete()),
+    "complete_one": transaction(steps.COMPLETE_ONE),
+    "fail": transaction(steps.fail()),
+    "fail_dead": transaction(steps.FAIL_DEAD),
+    "snooze": transaction(steps.snooze()),
+    "release": transaction(steps.release()),
+    "cancel_attempt": transaction(steps.CANCEL_ATTEMPT),
+}
+KEEPING: Final[dict[str, Program]] = {
+    "execute": transaction(steps.EXECUTE),
+    "renew": transaction(steps.RENEW),
+    "adopt": transaction(steps.ADOPT),
+    "progress": transaction(steps.PROGRESS),
+}
+
+
+def takeovers() -> list[Scenario]:
+    """A stalls, its lease runs out, R takes it, B does the job: A comes back anywhere in that."""
+    quick = {"gate", "once", "complete", "fenced"}
+    return [
+        Scenario(
+            f"takeover-{name}",
+            f"a stalled worker ({name}) against expiry, reclaim and its successor",
+            (a(program), T, R, B),
+            quick=name in quick,
+        )
+        for name, program in {**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}.items()
+    ]
+
+
+def insistent() -> list[Scenario]:
+    """A goes on after it was refused: everything it was still going to do, one after the other."""
+    gate = WRITES["gate"]
+    return [
+        Scenario(
+            "insists",
+            "a worker that ignores refusals: the gate, then complete, fail and release",
+            (a((*gate, steps.complete(), steps.fail(), steps.release())), T, R, B_CLAIMS),
+        ),
+        Scenario(
+            "insists-fenced",
+            "a worker that ignores refusals: a fenced transaction, then renew, then complete",
+            (a((*WRITES["guarded"], steps.RENEW, steps.complete())), T, R, B),
+        ),
+    ]
+
+
+def doubles() -> list[Scenario]:
+    """Two sessions of one attempt at once, while its lease runs out and is taken."""
+    found = []
+    for name, program in {**WRITES, **ENDINGS}.items():
+        for other in ("renew", "complete", "fail", "execute"):
+            if name != other:
+                second = {**ENDINGS, **KEEPING}[other]
+                found.append(
+                    Scenario(
+                        f"double-{name}-{other}",
+                        f"{name} and {other} of one attempt at once, expiry and reclaim",
+                        (a(program), k(second), T, R),
+                        quick=name in ("gate", "complete") and other == "renew",
+                    )
+                )
+    return found
+
+
+def rescuers() -> list[Scenario]:
+    """Several who take leases away, at once."""
+    twin = Actor("S", R.program, after="R")
+    ways = {
+        "reclaim": twin,
+        "reclaim_dead": Actor("S", transaction(steps.RECLAIM_DEAD)),
+        "reconcile": Actor("S", transaction(steps.RECONCILE)),
+        "release_others": Actor("S", transaction(steps.RELEASE_OTHERS)),
+    }
+    found = []
+    for way, second in ways.items():
+        for name in ("gate", "once", "fenced-fail", "complete", "snooze", "release", "renew"):
+            program = {**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}[name]
+            found.append(
+                Scenario(
+                    f"rescue-{way}-{name}",
+                    f"reclaim and {way} at once, against {name}",
+                    (a(program), T, R, second, B_CLAIMS),
+                    quick=name == "complete" and way == "reclaim_dead",
+                )
+            )
+    return found
+
+
+def claims() -> list[Scenario]:
+    """Two or three workers want the same job, which may only just be coming."""
+    doing = (
+        *transaction(steps.claim()),
+        *transaction(steps.effect("once"), steps.COMPLETE_ONE),
+    )
+    twins = (Actor("B", doing), Actor("C", doing, after="B"))
+    three = (
+        Actor("B", transaction(steps.claim())),
+        Actor("C", transaction(steps.claim()), after="B"),
+        Actor("D", transaction(steps.claim()), after="C"),
+    )
+    pair = (
+        Actor("B", (*transaction(steps.claim(2)), *transaction(steps.complete()))),
+        Actor("C", (*transaction(steps.claim(2)), *transaction(steps.release(backwards=True)))),
+    )
+    return [
+        Scenario("claim-twins", "two workers claim and do one job", twins, place="ready"),
+        Scenario("claim-three", "three workers, two jobs", three, jobs=2, place="ready"),
+        Scenario("claim-pairs", "batches of two, settled", pair, jobs=2, place="ready", quick=True),
+        Scenario(
+            "claim-expired",
+            "two workers claim while the lease of the first runs out and is reclaimed",
+            (*twins, T, R),
+            place="ready",
+        ),
+        Scenario(
+            "claim-promoted",
+            "a job that becomes due is promoted, retried and claimed",
+            (
+                *three[:2],
+                Actor("P", transaction(steps.PROMOTE)),
+                Actor("Q", transaction(steps.RETRY)),
+            ),
+            place="scheduled",
+            quick=True,
+        ),
+        Scenario(
+            "keys",
+            "two producers use two idempotency keys, in both orders, while a worker claims",
+            (
+                Actor("E", transaction(steps.enqueue("xy"))),
+                Actor("F", transaction(steps.enqueue("yx"))),
+                *three[:2],
+            ),
+            jobs=0,
+            place="ready",
+        ),
+    ]
+
+
+def cancels() -> list[Scenario]:
+    """A canceller against what the job does just then."""
+    x = Actor("X", transaction(steps.CANCEL))
+    found = [
+        Scenario(
+            f"cancel-{name}",
+            f"a cancel against {name}, expiry, reclaim and the next claim",
+            (a({**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}[name]), x, T, R, B_CLAIMS),
+            quick=name == "fail",
+        )
+        for name in ("once", "complete", "fail", "snooze", "release", "renew", "cancel_attempt")
+    ]
+    two = (x, Actor("Y", transaction(steps.CANCEL_BACKWARDS)))
+    claimer = Actor("B", (*transaction(steps.claim(2)), *transaction(steps.fail())))
+    return [
+        *found,
+        Scenario("cancel-ready", "two cancels and a claim", (*two, claimer), 2, "ready", (), True),
+        Scenario(
+            "cancel-scheduled",
+            "two cancels, promote and retry, in several orders",
+            (
+                *two,
+                Actor("P", transaction(steps.PROMOTE)),
+                Actor("Q", transaction(steps.RETRY_BACKWARDS)),
+            ),
+            jobs=2,
+            place="scheduled",
+        ),
+        Scenario(
+            "cancel-retry",
+            "a job that failed is promoted, retried, cancelled and claimed at once",
+            (a(ENDINGS["fail"]), x, Actor("P", transaction(steps.PROMOTE)), B_CLAIMS),
+        ),
+        Scenario(
+            "requeue",
+            "two operators requeue a dead job, a third cancels it, a worker claims it",
+            (
+                Actor("Q", transaction(steps.REQUEUE)),
+                Actor("S", transaction(steps.REQUEUE), after="Q"),
+                x,
+                B,
+            ),
+            place="dead",
+            quick=True,
+        ),
+    ]
+
+
+def batches() -> list[Scenario]:
+    """Two jobs, locked by batches that name them in both orders. No deadlock may come of it."""
+    forwards = {
+        "complete": steps.complete(),
+        "fail": steps.fail(),
+        "execute": steps.EXECUTE,
+        "snooze": steps.snooze(),
+    }
+    backwards = {
+        "complete": steps.complete(backwards=True),
+        "release": steps.release(backwards=True),
+        "execute": steps.EXECUTE_BACKWARDS,
+        "snooze": steps.snooze(backwards=True),
+    }
+    return [
+        Scenario(
+            f"batch-{one}-{other}",
+            f"{one} and {other} of two jobs, in both orders, with renew, expiry and reclaim",
+            (
+                a(transaction(forwards[one])),
+                k(transaction(backwards[other])),
+                Actor("M", (steps.RENEW,), holds=True),
+                T,
+                R,
+            ),
+            jobs=2,
+            quick=one == "complete" and other == "release",
+        )
+        for one in forwards
+        for other in backwards
+    ]
+
+
+SCENARIOS: Final = (
+    *takeovers(),
+    *insistent(),
+    *doubles(),
+    *rescuers(),
+    *claims(),
+    *cancels(),
+    *batches(),
+)

@@ -1,0 +1,55 @@
+"""Enumerate: all schedules of a scenario that begin with a given prefix, each played once.
+
+A depth-first walk over the turns. Who can have a turn is known only when it comes to it (others may
+wait), so each schedule is played from the start, and leaves behind who else could have had its
+turns; the deepest turn that somebody else has not had yet comes next. Reductions: BEGIN is no turn
+of its own (steps.py), and of two twins only one begins first (scenario.py). No other is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
+
+from proofs.explore.arena import Arena
+from proofs.explore.play import Diverged, Play, Played
+from proofs.explore.scenario import Scenario
+
+TRIES = 5  # a busy machine may let a lock_timeout strike, and so change whose turn it can be
+
+
+def schedules(arena: Arena, scenario: Scenario, prefix: str = "") -> Iterator[Played]:
+    """Each schedule with this prefix; none if it cannot be followed."""
+    try:
+        played = Play(arena, scenario).run(prefix)
+    except Diverged:
+        return
+    yield played
+    while (turns := next_turns(played, len(prefix))) is not None:
+        played = replay(arena, scenario, turns)
+        yield played
+
+
+def next_turns(played: Played, fixed: int) -> str | None:
+    """The deepest turn that somebody else can have, and the turns before it."""
+    for n in range(len(played.turns) - 1, fixed - 1, -1):
+        choices = played.choices[n]
+        later = choices[choices.index(played.turns[n]) + 1 :]
+        if later:
+            return played.turns[:n] + later[0]
+    return None
+
+
+def replay(arena: Arena, scenario: Scenario, turns: str) -> Played:
+    """Play it; raises Diverged if these turns cannot be given, however often it is tried."""
+    for _ in range(TRIES - 1):
+        with suppress(Diverged):
+            return Play(arena, scenario).run(turns)
+    return Play(arena, scenario).run(turns)
+
+
+def prefixes(scenario: Scenario, length: int) -> list[str]:
+    """How a scenario is shared out: by its first turns."""
+    names = [actor.name for actor in scenario.actors]
+    return ["".join(turns) for turns in product(names, repeat=length)]

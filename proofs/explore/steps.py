@@ -1,0 +1,224 @@
+"""Steps: what an actor can do in one turn, and how its answer is to be read.
+
+A step is one statement on the actor's connection. `begin` opens a transaction before it, which the
+step COMMIT ends; a step without either commits by itself. BEGIN is no turn of its own: it takes no
+snapshot and no lock, and now(), which it freezes, is frozen at the first statement just as well.
+
+Parameters are named, and resolved when the step is sent:
+
+    job, token      of the actor's first attempt        jobs, tokens    of all its attempts
+    worker          the actor's name                    backwards_…     the same, last one first
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+class Reads(Enum):
+    """How acceptance is read from the answer of a step that an attempt makes under its token."""
+
+    NOTHING = "no attempt speaks here"
+    RAISES = "accepted unless it raises"
+    STALE = "accepted but for the attempts in its rows"
+    RENEWED = "accepted where a row says renewed"
+
+
+class Means(Enum):
+    """What else a step's answer, or its success, tells about the job."""
+
+    NOTHING = ""
+    CLAIMED = "the rows are the actor's attempts from now on"
+    EXPIRED = "the leases in the rows have run out"
+    TAKEN = "the leases in the rows were taken from their owners"
+    SETTLED = "the accepted attempts have ended"
+    WROTE = "an effect of the actor's attempt, if the transaction commits"
+    FENCED = "the transaction may commit only while the lease is alive"
+    COMMIT = "the transaction ends"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn."""
+
+    name: str
+    statement: str
+    parameters: tuple[str, ...] = ()
+    reads: Reads = Reads.NOTHING
+    means: Means = Means.NOTHING
+    begin: bool = False
+
+    @property
+    def needs_attempt(self) -> bool:
+        """Who was given no job has nothing to do here."""
+        return "token" in self.parameters or any("tokens" in name for name in self.parameters)
+
+
+Program = tuple[Step, ...]
+
+COMMIT = Step("COMMIT", "commit", means=Means.COMMIT)
+ROLLBACK = Step("ROLLBACK", "rollback")
+
+
+def transaction(*steps: Step) -> Program:
+    """These steps in one transaction; what it locks it holds between the turns."""
+    return (replace(steps[0], begin=True), *steps[1:], COMMIT)
+
+
+def _settling(name: str, arguments: str = "", *, backwards: bool = False) -> Step:
+    way = "backwards_" if backwards else ""
+    return Step(
+        name + (" (other order)" if backwards else ""),
+        f"select job_id, fencing_token from faultline.{name}"
+        f"($1::uuid[], $2::bigint[]{arguments})",
+        (f"{way}jobs", f"{way}tokens"),
+        Reads.STALE,
+        Means.SETTLED,
+    )
+
+
+# ── what a worker does ───────────────────────────────────────────────────────────────────────────
+
+
+def claim(jobs: int = 1) -> Step:
+    return Step(
+        "claim",
+        "select unnest(c.job_ids), unnest(c.tokens) from faultline.claim($1, "
+        f"array(select lane from faultline.lane), {jobs}) c",
+        ("worker",),
+        means=Means.CLAIMED,
+    )
+
+
+def complete(*, backwards: bool = False) -> Step:
+    return _settling("complete", backwards=backwards)
+
+
+def fail(*, backwards: bool = False) -> Step:
+    return _settling("fail", ", null, array_fill(0.0, array[cardinality($1)])", backwards=backwards)
+
+
+def snooze(*, backwards: bool = False) -> Step:
+    return _settling("snooze", ", array_fill(0.0, array[cardinality($1)])", backwards=backwards)
+
+
+def release(*, backwards: bool = False) -> Step:
+    return _settling("release", backwards=backwards)
+
+
+CANCEL_ATTEMPT = _settling("cancel_attempt", ", 'asked to'")
+FAIL_DEAD = replace(
+    _settling("fail", ", null, null, array_fill(true, array[cardinality($1)])"), name="fail (dead)"
+)
+EXECUTE = replace(_settling("execute"), means=Means.NOTHING)
+EXECUTE_BACKWARDS = replace(_settling("execute", backwards=True), means=Means.NOTHING)
+ADOPT = Step(
+    "adopt",
+    "select job_id, fencing_token from faultline.adopt('A', $1::uuid[], $2::bigint[])",
+    ("jobs", "tokens"),
+    Reads.STALE,
+)
+RENEW = Step(
+    "renew",
+    "select job_id, fencing_token, verdict from faultline.renew($1::uuid[], $2::bigint[])",
+    ("jobs", "tokens"),
+    Reads.RENEWED,
+)
+PROGRESS = Step(
+    "progress",
+    "select faultline.progress($1::uuid[], $2::bigint[], '[50]')",
+    ("jobs", "tokens"),
+)
+COMPLETE_ONE = Step(
+    "complete_one",
+    "select faultline.complete_one($1, $2)",
+    ("job", "token"),
+    Reads.RAISES,
+    Means.SETTLED,
+)
+
+# ── the user's own writes ────────────────────────────────────────────────────────────────────────
+
+
+def effect(kind: str = "many", table: str = "effect") -> Step:
+    """A row of the user's. `once`: it commits with the success, so there may be only one."""
+    return Step(
+        f"INSERT {table}",
+        f"insert into explore.{table} (job_id, token, kind) values ($1, $2, '{kind}')",
+        ("job", "token"),
+        means=Means.WROTE,
+    )
+
+
+ASSERT_FENCE = Step(
+    "assert_fence", "select faultline.assert_fence($1, $2)", ("job", "token"), Reads.RAISES
+)
+FENCE = Step(
+    "fence",
+    "select faultline.fence($1, $2)",
+    ("job", "token"),
+    Reads.RAISES,
+    Means.FENCED,
+)
+RECORD_STEP = Step(
+    "record_step",
+    "select faultline.record_step($1, $2, 'charge')",
+    ("job", "token"),
+    Reads.RAISES,
+)
+CHECK_IN_CLIENT = Step(  # what a queue without a fence does
+    "SELECT the token",
+    "select 1 / count(*) from faultline.lease where job_id = $1 and fencing_token = $2 "
+    "and expires_at > clock_timestamp()",
+    ("job", "token"),
+)
+
+# ── from outside ─────────────────────────────────────────────────────────────────────────────────
+
+# Time, by moving the rows. What an open transaction has locked is being settled: time passes there
+# too, but would change nothing that others can see.
+EXPIRE = Step(
+    "the leases run out",
+    "update faultline.lease set expires_at = clock_timestamp() - interval '1 second' where job_id "
+    "in (select job_id from faultline.lease where expires_at > clock_timestamp() "
+    "for no key update skip locked) returning job_id, fencing_token",
+    means=Means.EXPIRED,
+)
+RECLAIM = Step(
+    "reclaim", "select job_id, fencing_token from faultline.reclaim()", means=Means.TAKEN
+)
+RECLAIM_DEAD = Step(
+    "reclaim_dead",
+    "select job_id, fencing_token from faultline.reclaim_dead('A')",
+    means=Means.TAKEN,
+)
+RECONCILE = Step(
+    "reconcile",
+    "select unnest(r.job_ids), unnest(r.tokens) from faultline.reconcile() r",
+    means=Means.TAKEN,
+)
+RELEASE_OTHERS = Step(
+    "release_others",
+    "select j, (select max(fencing_token) from faultline.attempt where job_id = j) "
+    "from faultline.release_others('A', '{}', '{}') j",
+    means=Means.TAKEN,
+)
+PROMOTE = Step("promote", "select faultline.promote()")
+CANCEL = Step("cancel", "select verdict from faultline.cancel($1::uuid[])", ("every_job",))
+CANCEL_BACKWARDS = Step(
+    "cancel (other order)", CANCEL.statement, ("backwards_every_job",)
+)
+REQUEUE = Step("requeue", "select faultline.requeue($1::uuid[])", ("every_job",))
+RETRY = Step("retry", "select faultline.retry($1::uuid[])", ("every_job",))
+RETRY_BACKWARDS = Step("retry (other order)", RETRY.statement, ("backwards_every_job",))
+
+
+def enqueue(keys: str) -> Step:
+    """Two jobs under these keys, in this order."""
+    first, second = keys
+    return Step(
+        f"enqueue_many {first}, {second}",
+        "select faultline.enqueue_many('work', array[faultline.new_id(), faultline.new_id()], "
+        f"'[1, 1]', 'explore', idempotency_keys => array['{first}', '{second}'])",
+    )
