@@ -10,7 +10,7 @@ It makes the sessions, a connection that watches them, and a fresh start for eve
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -49,30 +49,51 @@ def server() -> Server:
     return Server.temporary(options=OPTIONS)
 
 
+def install(url: str) -> str:
+    """A database with Faultline and arena.sql in it, to be copied; its name."""
+    name = f"explore_{secrets.token_hex(8)}"
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute(f"create database {name}")
+    with psycopg.connect(database_url(url, name), autocommit=True) as conn:
+        migrate(conn, "faultline")
+        conn.execute((Path(__file__).parent / "arena.sql").read_text("utf-8"))
+    return name
+
+
+def database_url(url: str, name: str) -> str:
+    """The same server, another database."""
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
 class Arena:
-    """One database, and the connections that play on it."""
+    """One database, copied from what `install` made, and the connections that play on it."""
 
     def __init__(
-        self, url: str, *, splits: Iterable[str] = (), replacements: Iterable[str] = ()
+        self,
+        url: str,
+        template: str,
+        *,
+        splits: Iterable[str] = (),
+        broken: Callable[[Connection[Any]], str] | None = None,
     ) -> None:
         self._server = url
         self._name = f"explore_{secrets.token_hex(8)}"
         with psycopg.connect(url, autocommit=True) as conn:
-            conn.execute(f"create database {self._name} template template1")
-        self.url = urlunsplit(urlsplit(url)._replace(path=f"/{self._name}"))
+            conn.execute(f"create database {self._name} template {template} strategy file_copy")
+        self.url = database_url(url, self._name)
         self.conn: Connection[Any] = psycopg.connect(self.url, autocommit=True)
-        migrate(self.conn, "faultline")
-        self.conn.execute((Path(__file__).parent / "arena.sql").read_text("utf-8"))
-        for statement in replacements:
-            self.conn.execute(f"set search_path = faultline; {statement}; reset search_path")
+        if broken is not None:
+            self._replace(broken(self.conn))
         for name in splits:
-            self.conn.execute(f"set search_path = faultline; {split(self.conn, name)}")
-            self.conn.execute("reset search_path")
+            self._replace(split(self.conn, name))
         self.conn.execute("set session authorization explorer")
         self.conn.execute("select explore.fresh(1, 'lease')")  # the lane, the epoch, the partitions
         self.watch = Watch(self.conn)
         self._sessions: dict[str, Session] = {}
         self._schedules = 0
+
+    def _replace(self, definition: str) -> None:
+        self.conn.execute(f"set search_path = faultline; {definition}; reset search_path")
 
     def __enter__(self) -> Self:
         return self
@@ -96,7 +117,7 @@ class Arena:
             session = self._sessions[name] = Session(self.url, name)
             self._hold_gate(session)
         elif not session.alive:
-            session.close()
+            self.conn.execute("select pg_terminate_backend(%s, 5000)", (session.pid,))
             session.connect()
             self._hold_gate(session)
         return session

@@ -11,6 +11,21 @@ do $$ begin
 end $$;
 select faultline.guard('explore.guarded', array['explorer']);  -- who clears the table runs no jobs
 
+-- Here time passes only by moving rows. So nobody is cut off or gives up because a schedule takes
+-- long: a session that stalls holds what it holds, which is the worse case.
+create or replace function faultline.bound_hold(until timestamptz) returns void
+language plpgsql as $$ begin end $$;
+do $$
+declare
+    v_patient record;
+begin
+    for v_patient in select oid::regprocedure as name from pg_proc
+                      where pronamespace = 'faultline'::regnamespace
+                        and array_to_string(proconfig, ' ') like '%lock_timeout=%' loop
+        execute format('alter function %s set lock_timeout = 0', v_patient.name);
+    end loop;
+end $$;
+
 -- stop: a place between two statements of a function that was split. It says that it is here, and
 -- goes on when the explorer gives way: of two locks the explorer always holds one, and the one that
 -- it holds is the one to wait for.

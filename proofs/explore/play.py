@@ -94,10 +94,13 @@ class Player:
         self._skip()
 
     def _skip(self) -> None:
-        while not self.done and self.step.needs_attempt and not self.attempts:
+        while not self.done and self._superfluous(self.step):
             self.at += 1
             if not self.done and self.step.means is Means.COMMIT and not self.open:
                 self.at += 1
+
+    def _superfluous(self, step: Step) -> bool:
+        return step.if_idle if self.attempts else step.needs_attempt
 
     def parameters(self) -> list[str | None]:
         return [self._parameter(name) for name in self.step.parameters]
@@ -126,20 +129,29 @@ class Play:
         }
         self._sessions = [player.session for player in self._players.values()]
         self.played = Played(scenario)
+        self._preemptions = 0
 
     def run(self, prefix: str) -> Played:
         """Give the turns of the prefix, then always to the first who can have it."""
-        while choices := self._choices():
+        while choices := self._within_bound(self._choices()):
             n = len(self.played.turns)
             turn = prefix[n] if n < len(prefix) else choices[0]
             if turn not in choices:
                 self._abandon()
                 raise Diverged(f"{self.played.id}: it is not {turn}'s turn, only {choices}'s")
+            last = self.played.turns[-1:]
+            self._preemptions += bool(last) and last != turn and last in choices
             self.played.turns += turn
             self.played.choices.append(choices)
             self._turn(self._players[turn])
         self.played.broken += self.judge.broken + self._arena.verdict()
         return self.played
+
+    def _within_bound(self, choices: str) -> str:
+        """When no more preemptions are allowed, who had the last turn has the next, if it can."""
+        last = self.played.turns[-1:]
+        spent = self._preemptions == self.played.scenario.preemptions
+        return last if spent and last and last in choices else choices
 
     def _choices(self) -> str:
         """Who can have the next turn; waits while everybody waits."""
@@ -178,6 +190,8 @@ class Play:
             player.waiting = True
             player.line.outcome = "waits"
             self.played.blocked_steps += 1
+            if player.step.never_waits:
+                self.played.broken.append(f"{player.step.name} waits, which it never may")
         self._others(player)
 
     def _others(self, mover: Player) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import factorial, prod
 
 from proofs.explore.steps import Program
 
@@ -33,9 +32,4 @@ class Scenario:
     place: str = "lease"  # or ready, scheduled, dead
     splits: tuple[str, ...] = ()
     quick: bool = False
-
-    @property
-    def merges(self) -> int:
-        """At most so many schedules, if no function is split and nobody ever waits."""
-        sizes = [len(actor.program) for actor in self.actors]
-        return factorial(sum(sizes)) // prod(factorial(size) for size in sizes)
+    preemptions: int | None = None  # how often a turn may go from one who could go on to another

@@ -7,7 +7,7 @@ E and F are producers.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from proofs.explore import steps
 from proofs.explore.scenario import Actor, Scenario
@@ -15,11 +15,14 @@ from proofs.explore.steps import Program, transaction
 
 T = Actor("T", (steps.EXPIRE,))
 R = Actor("R", transaction(steps.RECLAIM))
+# Holds the first job's lease, so that batches queue up behind it, each with what it has already.
+HOLDER = Actor("M", transaction(steps.ASSERT_FENCE), holds=True)
 B_CLAIMS = Actor("B", (steps.claim(),))
+R_TWICE = Actor("R", (*transaction(steps.RECLAIM), *transaction(steps.RECLAIM)))
 # The rightful one: claims, and commits its effect together with the success.
-B = Actor(
-    "B", (steps.claim(), *transaction(steps.effect("once"), steps.COMPLETE_ONE))
-)
+DOING = transaction(steps.effect("once"), steps.COMPLETE_ONE)
+B = Actor("B", (steps.claim(), *DOING))
+B_PATIENT = Actor("B", (steps.claim(), steps.CLAIM_AGAIN, *DOING))
 
 
 def a(program: Program) -> Actor:
@@ -67,9 +70,17 @@ def takeovers() -> list[Scenario]:
         Scenario(
             f"takeover-{name}",
             f"a stalled worker ({name}) against expiry, reclaim and its successor",
-            (a(program), T, R, B),
+            (a(program), T, R_TWICE, B_PATIENT),
             quick=name in quick,
         )
+        for name, program in {**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}.items()
+    ]
+
+
+def shorts() -> list[Scenario]:
+    """The same with one reclaim and one claim: some hundred schedules, for hunting mutants."""
+    return [
+        Scenario(f"short-{name}", f"{name} against one reclaim and one claim", (a(program), T, R, B))
         for name, program in {**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}.items()
     ]
 
@@ -135,10 +146,7 @@ def rescuers() -> list[Scenario]:
 
 def claims() -> list[Scenario]:
     """Two or three workers want the same job, which may only just be coming."""
-    doing = (
-        *transaction(steps.claim()),
-        *transaction(steps.effect("once"), steps.COMPLETE_ONE),
-    )
+    doing = (*transaction(steps.claim()), *DOING)
     twins = (Actor("B", doing), Actor("C", doing, after="B"))
     three = (
         Actor("B", transaction(steps.claim())),
@@ -249,11 +257,11 @@ def batches() -> list[Scenario]:
     return [
         Scenario(
             f"batch-{one}-{other}",
-            f"{one} and {other} of two jobs, in both orders, with renew, expiry and reclaim",
+            f"{one} and {other} of two jobs, in both orders, behind a third, with expiry and reclaim",
             (
                 a(transaction(forwards[one])),
                 k(transaction(backwards[other])),
-                Actor("M", (steps.RENEW,), holds=True),
+                HOLDER,
                 T,
                 R,
             ),
@@ -265,6 +273,47 @@ def batches() -> list[Scenario]:
     ]
 
 
+def inside() -> list[Scenario]:
+    """The same between the statements of the verbs: these functions stop after each."""
+    complete_one = transaction(steps.effect("once"), steps.COMPLETE_ONE)
+    promoter = Actor("P", transaction(steps.PROMOTE))
+    two = (Actor("B", transaction(steps.claim())), Actor("C", transaction(steps.claim())))
+    x, y = Actor("X", transaction(steps.CANCEL)), Actor("Y", transaction(steps.REQUEUE))
+    r = Actor("R", (steps.RECLAIM,))
+
+    def split(name: str, functions: str, actors: tuple[Actor, ...], **more: Any) -> Scenario:
+        names = tuple(functions.split())
+        about = f"between the statements of {', '.join(names)}"
+        return Scenario(f"inside-{name}", about, actors, splits=names, preemptions=3, **more)
+
+    return [
+        split("gate", "reclaim hold_lease", (a(WRITES["gate"]), T, r, B_CLAIMS), quick=True),
+        split("fence", "reclaim fence", (a(WRITES["guarded"]), T, r, B_CLAIMS)),
+        split(
+            "commit", "reclaim check_fence_at_commit", (a(WRITES["fenced"]), T, r, B_CLAIMS)
+        ),
+        split("complete", "reclaim complete", (a(ENDINGS["complete"]), T, r, B_CLAIMS)),
+        split("complete_one", "reclaim complete_one", (a(complete_one), T, r, B_CLAIMS)),
+        split("fail", "reclaim fail take", (a(ENDINGS["fail"]), T, r)),
+        split("renew", "reclaim renew", (a((steps.RENEW,)), T, r, B_CLAIMS)),
+        split("execute", "reclaim execute", (a(KEEPING["execute"]), T, r, B_CLAIMS)),
+        split("lost", "end_lost", (a(ENDINGS["complete"]), T, r, B_CLAIMS)),
+        split("put_back", "put_back", (a(ENDINGS["release"]), *two), jobs=1),
+        split("claim_one", "claim_one", two, place="ready"),
+        split("claim", "claim", (Actor("B", (steps.claim(2),)), Actor("C", (steps.claim(2),)))
+              , jobs=2, place="ready"),
+        split("promote", "promote queue_up", (promoter, Actor("Q", (steps.RETRY,)), two[0])
+              , place="scheduled"),
+        split("cancel", "cancel cancel_waiting", (x, a((steps.release(),)), B_CLAIMS)),
+        split("cancel-claim", "cancel_waiting claim_one", (x, two[0]), place="ready"),
+        split("requeue", "requeue", (y, Actor("Z", y.program, after="Y")), place="dead"),
+        split(
+            "requeue-cancel", "requeue cancel", (y, x, B_CLAIMS), place="dead"
+        ),
+        split("dead", "reclaim_dead", (a(ENDINGS["fail"]), Actor("S", (steps.RECLAIM_DEAD,)), T, r)),
+    ]
+
+
 SCENARIOS: Final = (
     *takeovers(),
     *insistent(),
@@ -273,4 +322,11 @@ SCENARIOS: Final = (
     *claims(),
     *cancels(),
     *batches(),
+    *inside(),
+)
+
+# Small ones, in which what a missing guard does shows soon.
+HUNTS: Final = (
+    *shorts(),
+    *(s for s in (*claims(), *cancels(), *batches(), *rescuers()) if s.quick),
 )

@@ -48,6 +48,8 @@ class Step:
     reads: Reads = Reads.NOTHING
     means: Means = Means.NOTHING
     begin: bool = False
+    if_idle: bool = False  # not for an actor that has an attempt already
+    never_waits: bool = False  # it skips what others have locked
 
     @property
     def needs_attempt(self) -> bool:
@@ -88,7 +90,11 @@ def claim(jobs: int = 1) -> Step:
         f"array(select lane from faultline.lane), {jobs}) c",
         ("worker",),
         means=Means.CLAIMED,
+        never_waits=True,
     )
+
+
+CLAIM_AGAIN = replace(claim(), if_idle=True)  # a worker that found nothing looks again
 
 
 def complete(*, backwards: bool = False) -> Step:
@@ -124,6 +130,7 @@ RENEW = Step(
     "select job_id, fencing_token, verdict from faultline.renew($1::uuid[], $2::bigint[])",
     ("jobs", "tokens"),
     Reads.RENEWED,
+    never_waits=True,
 )
 PROGRESS = Step(
     "progress",
@@ -180,31 +187,37 @@ CHECK_IN_CLIENT = Step(  # what a queue without a fence does
 # too, but would change nothing that others can see.
 EXPIRE = Step(
     "the leases run out",
-    "update faultline.lease set expires_at = clock_timestamp() - interval '1 second' where job_id "
+    "update faultline.lease set expires_at = clock_timestamp() where job_id "
     "in (select job_id from faultline.lease where expires_at > clock_timestamp() "
     "for no key update skip locked) returning job_id, fencing_token",
     means=Means.EXPIRED,
 )
 RECLAIM = Step(
-    "reclaim", "select job_id, fencing_token from faultline.reclaim()", means=Means.TAKEN
+    "reclaim",
+    "select job_id, fencing_token from faultline.reclaim()",
+    means=Means.TAKEN,
+    never_waits=True,
 )
 RECLAIM_DEAD = Step(
     "reclaim_dead",
     "select job_id, fencing_token from faultline.reclaim_dead('A')",
     means=Means.TAKEN,
+    never_waits=True,
 )
 RECONCILE = Step(
     "reconcile",
     "select unnest(r.job_ids), unnest(r.tokens) from faultline.reconcile() r",
     means=Means.TAKEN,
+    never_waits=True,
 )
 RELEASE_OTHERS = Step(
     "release_others",
     "select j, (select max(fencing_token) from faultline.attempt where job_id = j) "
     "from faultline.release_others('A', '{}', '{}') j",
     means=Means.TAKEN,
+    never_waits=True,
 )
-PROMOTE = Step("promote", "select faultline.promote()")
+PROMOTE = Step("promote", "select faultline.promote()", never_waits=True)
 CANCEL = Step("cancel", "select verdict from faultline.cancel($1::uuid[])", ("every_job",))
 CANCEL_BACKWARDS = Step(
     "cancel (other order)", CANCEL.statement, ("backwards_every_job",)

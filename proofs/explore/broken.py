@@ -1,0 +1,147 @@
+"""What the explorer must find: constructions known to be unsafe, and Faultline without a guard.
+
+A variant is a scenario, and what is replaced in its database. `VARIANTS` are the classics; the
+mutants are the guards of proofs/guards.toml that are in SQL functions, each removed in turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any, Final
+
+from psycopg import Connection
+
+from proofs.explore import scenarios, steps
+from proofs.explore.arena import Arena
+from proofs.explore.run import Tally, explore
+from proofs.explore.scenario import Actor, Scenario
+from proofs.explore.steps import transaction
+from proofs.mutants import Guard, guards
+
+_AT_MOST = 2500  # schedules of a scenario, in search of a mutant
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to get it wrong."""
+
+    name: str
+    scenario: Scenario
+    broken: Callable[[Connection[Any]], str] | None = None
+
+
+def without(name: str) -> Callable[[Connection[Any]], str]:
+    """Faultline without this guard."""
+    guard = next(guard for guard in guards() if guard.name == name)
+    return lambda conn: definition_without(conn, guard)
+
+
+def definition_without(conn: Connection[Any], guard: Guard) -> str:
+    """The function that is installed, with the guard's text replaced."""
+    source = resources.files("faultline").joinpath(guard.file).read_text("utf-8")
+    functions = re.findall(r"create or replace function \{schema\}\.(\w+)", source)
+    rows = conn.execute(
+        "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'faultline'::regnamespace"
+        " and prokind = 'f' and proname = any (%s) and position(%s in prosrc) > 0",
+        (functions, guard.text),
+    ).fetchall()
+    if len(rows) != 1:
+        raise LookupError(f"{guard.name}: not in the body of one function")
+    return str(rows[0][0]).replace(guard.text, guard.without)
+
+
+# A reclaim that hands the lease on by updating it: a key share lock does not hold that off.
+UPDATING_RECLAIM: Final = """
+create function explore.reclaim_by_update() returns table (job_id uuid, fencing_token bigint)
+language sql as $$
+    with moment as materialized (select clock_timestamp() as now),
+    lost as (
+        update faultline.lease l
+           set fencing_token = l.fencing_token + 1, worker = 'B', claimed_at = dead.now,
+               expires_at = dead.now + interval '30 s'
+          from (select d.job_id, d.claimed_at, m.now from faultline.lease d, moment m
+                 where d.expires_at <= m.now for no key update of d skip locked) dead
+         where l.job_id = dead.job_id
+        returning l.job_id, l.fencing_token - 1 as token, dead.claimed_at, dead.now)
+    insert into faultline.attempt (job_id, fencing_token, claimed_at, at, lease_expired_at, started,
+                                   final, outcome, worker)
+    select lost.job_id, lost.token, lost.claimed_at, lost.now, lost.now, true, false, 'expired', 'A'
+      from lost
+    returning job_id, fencing_token $$"""
+_RECLAIM_BY_UPDATE = replace(
+    steps.RECLAIM, statement="select job_id, fencing_token from explore.reclaim_by_update()"
+)
+
+
+def _takeover(name: str, program: steps.Program, rescuer: Actor = scenarios.R) -> Scenario:
+    return Scenario(
+        name,
+        f"{name} against expiry, reclaim and a successor",
+        (scenarios.a(program), scenarios.T, rescuer, scenarios.B),
+    )
+
+
+def mutants() -> list[Guard]:
+    """The guards that are in SQL functions."""
+    return [guard for guard in guards() if guard.file.startswith("sql/functions/")]
+
+
+VARIANTS: Final = (
+    Variant(
+        "check-then-write",
+        _takeover("check-then-write", transaction(steps.CHECK_IN_CLIENT, steps.effect())),
+    ),
+    Variant(
+        "now-in-the-gate",
+        _takeover("now-in-the-gate", scenarios.WRITES["gate"]),
+        without("the gate reads a clock that moves"),
+    ),
+    Variant(
+        "updating-reclaim",
+        _takeover(
+            "updating-reclaim",
+            scenarios.WRITES["gate"],
+            Actor("R", transaction(_RECLAIM_BY_UPDATE)),
+        ),
+        lambda _: UPDATING_RECLAIM,
+    ),
+    Variant(
+        "unordered-batch",
+        Scenario(
+            "unordered-batch",
+            "two batches that name the same jobs in both orders",
+            (
+                scenarios.a(transaction(steps.complete())),
+                scenarios.k(transaction(steps.complete(backwards=True))),
+                scenarios.HOLDER,
+            ),
+            jobs=2,
+        ),
+        without("complete locks leases in one order"),
+    ),
+)
+
+
+def hunt(url: str, template: str, variant: Variant) -> Tally:
+    """The schedules of the variant, up to the first bad one."""
+    with Arena(url, template, splits=variant.scenario.splits, broken=variant.broken) as arena:
+        return explore(arena, variant.scenario, at_most=_AT_MOST, until_bad=True)
+
+
+def hunt_mutant(url: str, template: str, guard: Guard) -> tuple[str, Tally] | None:
+    """The scenario that finds Faultline without this guard, and what it found; None if none does.
+
+    Raises LookupError if the guard is not in the body of a function.
+    """
+    for splits in sorted({scenario.splits for scenario in scenarios.HUNTS}):
+        with Arena(
+            url, template, splits=splits, broken=lambda conn: definition_without(conn, guard)
+        ) as arena:
+            for scenario in (s for s in scenarios.HUNTS if s.splits == splits):
+                tally = explore(arena, scenario, at_most=_AT_MOST, until_bad=True)
+                if not tally.holds:
+                    return scenario.name, tally
+    return None
