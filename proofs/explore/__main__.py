@@ -47,7 +47,11 @@ def explore_all(arguments: list[str]) -> int:
     )
     with server() as running:
         tally = run(running.url, chosen, options.processes)
-    print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+    print(
+        f"{time.monotonic() - began:.0f} s; {tally.raced} turns that a race inside the server did "
+        "not give again were passed over",
+        file=sys.stderr,
+    )
     counts = ("schedules", "violations", "deadlocks", "blocked_steps")
     print(json.dumps({name: getattr(tally, name) for name in counts}))
     return 0 if tally.holds and tally.schedules else 1
@@ -82,9 +86,10 @@ def replay_one(identity: str) -> int:
     if scenario is None:
         print(f"there is no scenario {name}; `list` has them", file=sys.stderr)
         return 2
-    with server() as running, Arena(
-        running.url, install(running.url), splits=scenario.splits
-    ) as arena:
+    with (
+        server() as running,
+        Arena(running.url, install(running.url), splits=scenario.splits) as arena,
+    ):
         played = replay(arena, scenario, turns)
     print(timeline(played))
     return 1 if played.bad else 0

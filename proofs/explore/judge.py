@@ -76,12 +76,12 @@ class Judge:
             if why:
                 self.broken.append(f"{step.name} of {self._name(attempt)} was accepted, but {why}")
         if step.means is Means.SETTLED:
-            here.ends |= {attempt: f"it had ended ({step.name})" for attempt in accepted}
+            here.ends |= dict.fromkeys(accepted, f"it had ended ({step.name})")
         if step.means is Means.FENCED:
             here.fenced += accepted
         if step.reads is Reads.NOTHING:
             return True, " ".join(str(value) for row in rows for value in row if value)
-        whole = len(accepted) == len(attempts)
+        whole = len(accepted) == (1 if step.reads is Reads.RAISES else len(attempts))
         some = "accepted for " + self._names(accepted) if accepted else "refused"
         return whole, "accepted" if whole else some
 
@@ -112,7 +112,7 @@ class Judge:
             if token <= self._highest.get(job, 0):
                 self.broken.append(f"token {token} was leased after token {self._highest[job]}")
             for lower in range(1, token):
-                self._over.setdefault((job, lower), f"token {token} was leased")
+                self._over[job, lower] = f"token {token} was leased"
         return self._names(attempts) or "nothing"
 
     def _names(self, attempts: list[Attempt]) -> str:

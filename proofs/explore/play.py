@@ -18,6 +18,9 @@ from proofs.explore.session import PATIENCE_SECONDS, Answer, Session, Stuck
 from proofs.explore.steps import Means, Reads, Step
 
 DEADLOCK = "40P01"
+# What a client has to be ready for: stale, unfenced, a step that is done, a retry, and what the
+# check in the client raises. Any other error is a finding.
+EXPECTED = {"LF001", "LF003", "40001", "22012", DEADLOCK}
 
 
 class Diverged(Exception):
@@ -44,6 +47,7 @@ class Played:
     broken: list[str] = field(default_factory=list)
     deadlocks: int = 0
     blocked_steps: int = 0
+    raced: bool = False  # not played: the server did not let it come out this way again
 
     @property
     def id(self) -> str:
@@ -62,9 +66,7 @@ class Player:
         self.name = actor.name
         self.session = session
         self.every_job = every_job
-        self.attempts: list[Attempt] = (
-            [(job, 1) for job in every_job] if actor.holds else []
-        )
+        self.attempts: list[Attempt] = [(job, 1) for job in every_job] if actor.holds else []
         self.at = 0
         self.waiting = False
         self.open = False  # a transaction of several steps
@@ -240,6 +242,8 @@ class Play:
     def _failed(self, player: Player, answer: Answer, line: Line) -> None:
         line.outcome = f"{answer.sqlstate} {answer.message}"
         self.played.deadlocks += answer.sqlstate == DEADLOCK
+        if answer.sqlstate not in EXPECTED:
+            self.played.broken.append(f"{player.step.name} raised {line.outcome}")
         player.open = player.open or player.step.begin
         player.session.rollback()
         self.judge.ended(player.name)

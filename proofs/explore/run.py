@@ -31,6 +31,7 @@ class Tally:
     violations: int = 0
     deadlocks: int = 0
     blocked_steps: int = 0
+    raced: int = 0
     told: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
@@ -38,6 +39,7 @@ class Tally:
         self.violations += other.violations
         self.deadlocks += other.deadlocks
         self.blocked_steps += other.blocked_steps
+        self.raced += other.raced
         self.told += other.told[: TOLD - len(self.told)]
 
     @property
@@ -46,13 +48,18 @@ class Tally:
 
 
 def explore(
-    arena: Arena, scenario: Scenario, prefix: str = "", *, at_most: int | None = None,
+    arena: Arena,
+    scenario: Scenario,
+    prefix: str = "",
+    *,
+    at_most: int | None = None,
     until_bad: bool = False,
 ) -> Tally:
     """All schedules with this prefix, or the first so many, or those up to the first bad one."""
     tally = Tally()
     for played in schedules(arena, scenario, prefix):
-        tally.schedules += 1
+        tally.raced += played.raced
+        tally.schedules += not played.raced
         tally.violations += bool(played.broken)
         tally.deadlocks += played.deadlocks
         tally.blocked_steps += played.blocked_steps
@@ -83,7 +90,9 @@ def _task(task: tuple[int, str]) -> tuple[int, Tally]:
     scenario = Lane.scenarios[number]
     if Lane.arena is None or Lane.kind != scenario.splits:
         Lane.stack.close()
-        Lane.arena = Lane.stack.enter_context(Arena(Lane.url, Lane.template, splits=scenario.splits))
+        Lane.arena = Lane.stack.enter_context(
+            Arena(Lane.url, Lane.template, splits=scenario.splits)
+        )
         Lane.kind = scenario.splits
     return number, explore(Lane.arena, scenario, prefix)
 

@@ -65,13 +65,11 @@ KEEPING: Final[dict[str, Program]] = {
 
 def takeovers() -> list[Scenario]:
     """A stalls, its lease runs out, R takes it, B does the job: A comes back anywhere in that."""
-    quick = {"gate", "once", "complete", "fenced"}
     return [
         Scenario(
             f"takeover-{name}",
             f"a stalled worker ({name}) against expiry, reclaim and its successor",
-            (a(program), T, R_TWICE, B_PATIENT),
-            quick=name in quick,
+            (a(program), T, R_TWICE if name in ("gate", "fenced", "once") else R, B_PATIENT),
         )
         for name, program in {**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}.items()
     ]
@@ -80,8 +78,27 @@ def takeovers() -> list[Scenario]:
 def shorts() -> list[Scenario]:
     """The same with one reclaim and one claim: some hundred schedules, for hunting mutants."""
     return [
-        Scenario(f"short-{name}", f"{name} against one reclaim and one claim", (a(program), T, R, B))
+        Scenario(
+            f"short-{name}",
+            f"{name} against one reclaim and one claim",
+            (a(program), T, R, B),
+        )
         for name, program in {**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}.items()
+    ]
+
+
+def waiting() -> list[Scenario]:
+    """Who never waits, beside an open transaction that holds what it wants."""
+    claiming = Actor("B", transaction(steps.claim()))
+    pairs = Actor("B", transaction(steps.claim(2)))
+    keeper = Actor("K", (steps.RENEW,), holds=True)
+    executing = a(KEEPING["execute"])
+    rescuers = (R, Actor("S", (steps.RECLAIM_DEAD,)), Actor("Q", (steps.RELEASE_OTHERS,)))
+    return [
+        Scenario("wait-claim", "two claims", (claiming, Actor("C", (steps.claim(),))), 1, "ready"),
+        Scenario("wait-pairs", "two claims", (pairs, Actor("C", (steps.claim(2),))), 2, "ready"),
+        Scenario("wait-renew", "a renewal of what is in use", (executing, keeper, T)),
+        Scenario("wait-rescue", "a rescue of what is in use", (a(WRITES["gate"]), T, *rescuers)),
     ]
 
 
@@ -240,7 +257,7 @@ def cancels() -> list[Scenario]:
     ]
 
 
-def batches() -> list[Scenario]:
+def batches(world: tuple[Actor, ...] = (T, R), prefix: str = "batch") -> list[Scenario]:
     """Two jobs, locked by batches that name them in both orders. No deadlock may come of it."""
     forwards = {
         "complete": steps.complete(),
@@ -256,14 +273,13 @@ def batches() -> list[Scenario]:
     }
     return [
         Scenario(
-            f"batch-{one}-{other}",
-            f"{one} and {other} of two jobs, in both orders, behind a third, with expiry and reclaim",
+            f"{prefix}-{one}-{other}",
+            f"{one} and {other} of two jobs, in both orders, behind a third",
             (
                 a(transaction(forwards[one])),
                 k(transaction(backwards[other])),
                 HOLDER,
-                T,
-                R,
+                *world,
             ),
             jobs=2,
             quick=one == "complete" and other == "release",
@@ -284,14 +300,12 @@ def inside() -> list[Scenario]:
     def split(name: str, functions: str, actors: tuple[Actor, ...], **more: Any) -> Scenario:
         names = tuple(functions.split())
         about = f"between the statements of {', '.join(names)}"
-        return Scenario(f"inside-{name}", about, actors, splits=names, preemptions=3, **more)
+        return Scenario(f"inside-{name}", about, actors, splits=names, preemptions=2, **more)
 
     return [
         split("gate", "reclaim hold_lease", (a(WRITES["gate"]), T, r, B_CLAIMS), quick=True),
         split("fence", "reclaim fence", (a(WRITES["guarded"]), T, r, B_CLAIMS)),
-        split(
-            "commit", "reclaim check_fence_at_commit", (a(WRITES["fenced"]), T, r, B_CLAIMS)
-        ),
+        split("commit", "reclaim check_fence_at_commit", (a(WRITES["fenced"]), T, r, B_CLAIMS)),
         split("complete", "reclaim complete", (a(ENDINGS["complete"]), T, r, B_CLAIMS)),
         split("complete_one", "reclaim complete_one", (a(complete_one), T, r, B_CLAIMS)),
         split("fail", "reclaim fail take", (a(ENDINGS["fail"]), T, r)),
@@ -300,17 +314,26 @@ def inside() -> list[Scenario]:
         split("lost", "end_lost", (a(ENDINGS["complete"]), T, r, B_CLAIMS)),
         split("put_back", "put_back", (a(ENDINGS["release"]), *two), jobs=1),
         split("claim_one", "claim_one", two, place="ready"),
-        split("claim", "claim", (Actor("B", (steps.claim(2),)), Actor("C", (steps.claim(2),)))
-              , jobs=2, place="ready"),
-        split("promote", "promote queue_up", (promoter, Actor("Q", (steps.RETRY,)), two[0])
-              , place="scheduled"),
+        split(
+            "claim",
+            "claim",
+            (Actor("B", (steps.claim(2),)), Actor("C", (steps.claim(2),))),
+            jobs=2,
+            place="ready",
+        ),
+        split(
+            "promote",
+            "promote queue_up",
+            (promoter, Actor("Q", (steps.RETRY,)), two[0]),
+            place="scheduled",
+        ),
         split("cancel", "cancel cancel_waiting", (x, a((steps.release(),)), B_CLAIMS)),
         split("cancel-claim", "cancel_waiting claim_one", (x, two[0]), place="ready"),
         split("requeue", "requeue", (y, Actor("Z", y.program, after="Y")), place="dead"),
+        split("requeue-cancel", "requeue cancel", (y, x, B_CLAIMS), place="dead"),
         split(
-            "requeue-cancel", "requeue cancel", (y, x, B_CLAIMS), place="dead"
+            "dead", "reclaim_dead", (a(ENDINGS["fail"]), Actor("S", (steps.RECLAIM_DEAD,)), T, r)
         ),
-        split("dead", "reclaim_dead", (a(ENDINGS["fail"]), Actor("S", (steps.RECLAIM_DEAD,)), T, r)),
     ]
 
 
@@ -327,6 +350,8 @@ SCENARIOS: Final = (
 
 # Small ones, in which what a missing guard does shows soon.
 HUNTS: Final = (
+    *waiting(),
     *shorts(),
-    *(s for s in (*claims(), *cancels(), *batches(), *rescuers()) if s.quick),
+    *batches((), "small"),
+    *(s for s in (*claims(), *cancels(), *rescuers()) if s.quick),
 )

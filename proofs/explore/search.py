@@ -16,7 +16,9 @@ from proofs.explore.arena import Arena
 from proofs.explore.play import Diverged, Play, Played
 from proofs.explore.scenario import Scenario
 
-TRIES = 5  # a busy machine may let a lock_timeout strike, and so change whose turn it can be
+# When two have waited for one lock, the server lets either have it first, and so decides who can
+# have the turns after that. A schedule is tried so often until it comes out the same way again.
+TRIES = 25
 
 
 def schedules(arena: Arena, scenario: Scenario, prefix: str = "") -> Iterator[Played]:
@@ -26,18 +28,24 @@ def schedules(arena: Arena, scenario: Scenario, prefix: str = "") -> Iterator[Pl
     except Diverged:
         return
     yield played
-    while (turns := next_turns(played, len(prefix))) is not None:
-        played = replay(arena, scenario, turns)
+    turns, choices = played.turns, played.choices
+    while (after := next_turns(turns, choices, len(prefix))) is not None:
+        turns = after
+        try:
+            played = replay(arena, scenario, turns)
+        except Diverged:
+            yield Played(scenario, turns, raced=True)
+            continue
         yield played
+        turns, choices = played.turns, played.choices
 
 
-def next_turns(played: Played, fixed: int) -> str | None:
+def next_turns(turns: str, choices: list[str], fixed: int) -> str | None:
     """The deepest turn that somebody else can have, and the turns before it."""
-    for n in range(len(played.turns) - 1, fixed - 1, -1):
-        choices = played.choices[n]
-        later = choices[choices.index(played.turns[n]) + 1 :]
+    for n in range(len(turns) - 1, fixed - 1, -1):
+        later = choices[n][choices[n].index(turns[n]) + 1 :]
         if later:
-            return played.turns[:n] + later[0]
+            return turns[:n] + later[0]
     return None
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import select
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,10 +103,8 @@ class Session:
         conn = self._conn.pgconn
         ready, _, _ = select.select([conn.socket], [], [], seconds)
         if ready:
-            try:
+            with suppress(psycopg.OperationalError):  # cut off: its last words are the answer
                 conn.consume_input()
-            except psycopg.OperationalError:
-                pass  # the server has cut it off: its last words are the answer
             if not conn.is_busy():
                 self._collect(conn)
         return self.stopped or not self.busy
@@ -163,7 +162,8 @@ class Watch:
         """The pids that wait for a lock of another of these sessions."""
         pids = [session.pid for session in sessions]
         rows = self._conn.execute(
-            "select pid from unnest(%s::integer[]) pid where pg_blocking_pids(pid) && %s::integer[]",
+            "select pid from unnest(%s::integer[]) pid "
+            "where pg_blocking_pids(pid) && %s::integer[]",
             (pids, pids),
         )
         return {row[0] for row in rows}

@@ -72,8 +72,7 @@ def _settling(name: str, arguments: str = "", *, backwards: bool = False) -> Ste
     way = "backwards_" if backwards else ""
     return Step(
         name + (" (other order)" if backwards else ""),
-        f"select job_id, fencing_token from faultline.{name}"
-        f"($1::uuid[], $2::bigint[]{arguments})",
+        f"select job_id, fencing_token from faultline.{name}($1::uuid[], $2::bigint[]{arguments})",
         (f"{way}jobs", f"{way}tokens"),
         Reads.STALE,
         Means.SETTLED,
@@ -219,9 +218,7 @@ RELEASE_OTHERS = Step(
 )
 PROMOTE = Step("promote", "select faultline.promote()", never_waits=True)
 CANCEL = Step("cancel", "select verdict from faultline.cancel($1::uuid[])", ("every_job",))
-CANCEL_BACKWARDS = Step(
-    "cancel (other order)", CANCEL.statement, ("backwards_every_job",)
-)
+CANCEL_BACKWARDS = Step("cancel (other order)", CANCEL.statement, ("backwards_every_job",))
 REQUEUE = Step("requeue", "select faultline.requeue($1::uuid[])", ("every_job",))
 RETRY = Step("retry", "select faultline.retry($1::uuid[])", ("every_job",))
 RETRY_BACKWARDS = Step("retry (other order)", RETRY.statement, ("backwards_every_job",))

@@ -1,0 +1,117 @@
+"""The schedule explorer finds what is wrong, and nothing in Faultline.
+
+Method: small scenarios are enumerated on the suite's server. Constructions known to be unsafe, and
+Faultline without one of its guards, must each give a schedule that breaks a rule; the same
+scenarios on the whole Faultline must give none. `make explore` enumerates all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from proofs.explore.arena import Arena, install
+from proofs.explore.broken import VARIANTS, Variant, hunt, hunt_mutant, mutants
+from proofs.explore.judge import Judge
+from proofs.explore.run import explore
+from proofs.explore.scenarios import HUNTS, SCENARIOS, shorts
+from proofs.explore.search import replay, schedules
+from proofs.explore.split import STOP, with_stops
+from proofs.explore.timeline import timeline
+
+Place = tuple[str, str]
+
+# Without this guard a scenario finds a schedule in which this is broken.
+FOUND = {
+    "complete compares the token": "complete of token 1 was accepted, but token 2 was leased",
+    "complete_one compares the expiry": "complete_one of token 1 was accepted, but its lease had",
+    "the settling verbs compare the token": "of token 1 was accepted, but token 2 was leased",
+    "execute compares the token": "execute of token 1 was accepted, but token 2 was leased",
+    "renew revives no dead lease": "renew of token 1 was accepted, but its lease had run out",
+    "reclaim burns the old token": "BROKEN",
+    "the gate holds off a reclaim": "an effect of token 1 was committed, but",
+    "the gate compares the token": "BROKEN",
+    "the fence is checked at commit": "a fenced transaction of token 1 was committed, but",
+    "complete locks leases in one order": "DEADLOCK",
+    "a claim of one does not wait for another": "claim waits, which it never may",
+}
+
+
+@pytest.fixture(scope="module")
+def place(newest_server_url: str) -> Iterator[Place]:
+    """A server, and the database on it that arenas are copied from."""
+    template = install(newest_server_url)
+    yield newest_server_url, template
+    with psycopg.connect(newest_server_url, autocommit=True) as conn:
+        conn.execute(f"drop database {template} with (force)")
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_a_construction_known_to_be_unsafe_is_found(place: Place, variant: Variant) -> None:
+    tally = hunt(*place, variant)
+    assert tally.deadlocks if variant.name == "unordered-batch" else tally.violations
+    assert f"{variant.name}:" in tally.told[0], "the timeline begins with the id to replay"
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_faultline_without_a_guard_is_found(place: Place, name: str) -> None:
+    guard = next(guard for guard in mutants() if guard.name == name)
+    caught = hunt_mutant(*place, guard)
+    assert caught is not None, "no schedule shows that the guard is missing"
+    assert FOUND[name] in caught[1].told[0]
+
+
+def test_in_faultline_itself_the_same_scenarios_find_nothing(place: Place) -> None:
+    wanted = {"short-gate", "short-once", "short-complete", "small-complete-release"}
+    with Arena(*place) as arena:
+        tallies = [explore(arena, s) for s in HUNTS if s.name in wanted]
+    assert len(tallies) == len(wanted)
+    assert [told for tally in tallies for told in tally.told] == []
+    assert sum(tally.schedules for tally in tallies) > 800
+    assert sum(tally.blocked_steps for tally in tallies) > 0
+
+
+def test_every_schedule_is_played_once_and_all_merges_are(place: Place) -> None:
+    scenario = next(s for s in SCENARIOS if s.name == "claim-three")
+    with Arena(*place) as arena:
+        turns = [played.turns for played in schedules(arena, scenario)]
+    assert len(set(turns)) == len(turns)
+    # Six turns, two each, nobody waits; B begins before C, and C before D: 6!/(2!2!2!)/3!
+    assert len(turns) == 15
+
+
+def test_a_schedule_is_replayed_by_its_id_and_told_in_columns(place: Place) -> None:
+    scenario = next(s for s in shorts() if s.name == "short-gate")
+    with Arena(*place) as arena:
+        played = replay(arena, scenario, "ATARRBBBB")
+    assert played.id == "short-gate:ATARRBBBB"
+    told = timeline(played).splitlines()
+    assert told[2].startswith("  1  INSERT effect, token 1")
+    assert "the leases run out → token 1" in told[3]
+    assert "LF001" in told[4]
+    assert not played.bad
+
+
+def test_inside_a_verb_the_others_have_their_turns(place: Place) -> None:
+    scenario = next(s for s in SCENARIOS if s.name == "inside-renew")
+    with Arena(*place, splits=scenario.splits) as arena:
+        tally = explore(arena, scenario, at_most=150)
+        played = replay(arena, scenario, "ATA")
+    assert tally.holds
+    assert "renew goes on" in timeline(played)
+
+
+def test_a_split_function_stops_after_each_statement_that_another_follows() -> None:
+    whole = "create function f()\nas $function$\nbegin\n    a;\n    if b then\n        return;\n"
+    whole += "    end if;\n    c;\nend $function$"
+    stopped = with_stops(whole)
+    assert stopped.count(STOP) == 2
+    assert stopped.replace("    " + STOP + "\n", "") == whole
+
+
+def test_a_judge_that_has_seen_nothing_finds_nothing() -> None:
+    judge = Judge([])
+    judge.committed("A")
+    assert judge.broken == []
