@@ -25,8 +25,9 @@ demo: .venv/.ready ## watch a stalled worker come back and be refused (seconds; 
 	@$(PY) -m proofs.demo
 
 .PHONY: test
-test: .venv/.report ## the whole suite, in parallel, on an embedded PostgreSQL; then the quick drills
+test: .venv/.report ## the whole suite, in parallel, on an embedded PostgreSQL; then the quick schedules and drills
 	@$(PY) -m pytest -q -n $(JOBS) --dist worksteal
+	@$(MAKE) --no-print-directory explore-quick
 	@$(MAKE) --no-print-directory drills-quick
 
 .PHONY: check
@@ -77,6 +78,14 @@ report: .venv/.report ## reports/latest/report.html, from what drills, compariso
 .PHONY: mutants
 mutants: .venv/.ready ## remove each guard in turn; a named test must fail every time (minutes)
 	@$(PY) -m proofs.mutants
+
+.PHONY: explore
+explore: .venv/.ready ## every order of the steps of a few sessions, on a real server (a quarter of an hour)
+	@$(PY) -m proofs.explore
+
+.PHONY: explore-quick
+explore-quick: .venv/.ready ## a subset of it (about 2 minutes)
+	@$(PY) -m proofs.explore --quick
 
 .PHONY: model
 model: .venv/.ready ## check the protocol's model with TLC, over a million states (minutes; needs Java)

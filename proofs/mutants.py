@@ -3,8 +3,10 @@
 A guard without a test that goes red when it is gone is not proven. The guards are listed in
 guards.toml. Each mutant is a copy of the package with one piece of text replaced; the tests named
 for it run against that copy, on a server that all share. First the same tests run on the untouched
-package and have to pass. The last line on stdout is one JSON object; the exit code is 0 when no
-mutant survives. `python -m proofs.mutants WORD` tries only guards with that word in their name.
+package and have to pass. Beside the test's verdict stands the scenario of the schedule explorer in
+which a guard of the SQL is missed, if there is one. The last line on stdout is one JSON object; the
+exit code is 0 when no mutant survives. `python -m proofs.mutants WORD` tries only guards with that
+word in their name.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.launcher import Server
+from proofs.explore.arena import install
 
 ROOT = Path(__file__).parent.parent
 OPTIONS = {
@@ -86,6 +89,19 @@ def try_guard(guard: Guard, server: Server) -> str:
     return f"no verdict ({done.returncode}): {(done.stdout + done.stderr).strip()[-600:]}"
 
 
+def explored(guard: Guard, server: Server, template: str) -> str:
+    """In which scenario the schedule explorer misses the guard; - if in none."""
+    from proofs.explore.broken import hunt_mutant  # which reads the guards from here
+
+    if not guard.file.startswith("sql/functions/"):
+        return ""
+    try:
+        found = hunt_mutant(server.url, template, guard)
+    except LookupError:  # not in the body of a function
+        return "-"
+    return found[0] if found else "-"
+
+
 def baseline_holds(server: Server, chosen: list[Guard]) -> bool:
     """The tests pass while all guards are there; otherwise their failing proves nothing."""
     tests = sorted({test for guard in chosen for test in guard.tests})
@@ -103,13 +119,19 @@ def main(names: list[str]) -> int:
         if not baseline_holds(server, chosen):
             print("the tests fail without any mutant: nothing can be concluded", file=sys.stderr)
             return 2
-        caught = 0
-        verdicts = pool.map(lambda guard: try_guard(guard, server), chosen)
-        for guard, verdict in zip(chosen, verdicts, strict=True):
+        caught = seen = 0
+        template = install(server.url)
+        verdicts = pool.map(
+            lambda guard: (try_guard(guard, server), explored(guard, server, template)), chosen
+        )
+        print(f"  {'guard':<68} {'unit':<9} explorer", file=sys.stderr)
+        for guard, (verdict, scenario) in zip(chosen, verdicts, strict=True):
             caught += verdict == "caught"
-            print(f"  {guard.name:<55} {verdict}", file=sys.stderr, flush=True)
+            seen += scenario not in ("", "-")
+            print(f"  {guard.name:<68} {verdict:<9} {scenario}", file=sys.stderr, flush=True)
     survivors = len(chosen) - caught
-    print(json.dumps({"mutants": len(chosen), "caught": caught, "survivors": survivors}))
+    counts = {"mutants": len(chosen), "caught": caught, "survivors": survivors}
+    print(json.dumps({**counts, "caught_by_explorer": seen}))
     return 0 if survivors == 0 else 1
 
 

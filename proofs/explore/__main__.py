@@ -58,7 +58,7 @@ def explore_all(arguments: list[str]) -> int:
 
 
 def find_mutants(words: list[str]) -> int:
-    """Remove each guard of the SQL in turn; most are found by the explorer, all by `make mutants`."""
+    """Remove each guard of the SQL in turn, and say which schedule shows it, if any does."""
     chosen = [g for g in mutants() if not words or any(word in g.name for word in words)]
     found = tried = 0
     with server() as running:

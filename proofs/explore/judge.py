@@ -6,6 +6,7 @@ back by its own ending, or a higher token was leased. Then
     late    no verb of an attempt is accepted that was sent after the lease had run out
     stale   no verb of an attempt is accepted after its token was taken or had ended
     effect  no row of the user's commits after that, unless with that very ending
+    alive   no lease is reclaimed that has not run out
     token   a claim gives a token higher than any before it
 
 What is in the database at the end is judged by arena.sql: the invariants, and the user's rows.
@@ -34,13 +35,13 @@ class Open:
 
 
 class Judge:
-    """Of one schedule."""
+    """Of one schedule, of jobs that have had this token."""
 
-    def __init__(self, jobs: list[UUID]) -> None:
+    def __init__(self, jobs: list[UUID], token: int) -> None:
         self._numbers = {str(job): n for n, job in enumerate(jobs, 1)}
         self._late: set[Attempt] = set()
         self._over: dict[Attempt, str] = {}
-        self._highest: dict[str, int] = {str(job): 0 for job in jobs}
+        self._highest: dict[str, int] = {str(job): token for job in jobs}
         self._open: dict[str, Open] = defaultdict(Open)
         self._sent: dict[str, dict[Attempt, str]] = {}
         self.broken: list[str] = []
@@ -58,12 +59,8 @@ class Judge:
         here = self._open[actor]
         if step.means is Means.CLAIMED:
             return True, self._claimed(here, rows)
-        if step.means is Means.EXPIRED:
-            self._late |= {pair_of(row) for row in rows}
-        if step.means is Means.TAKEN:
-            here.ends |= {pair_of(row): f"{step.name} had taken its lease" for row in rows}
-        if step.means in (Means.EXPIRED, Means.TAKEN):
-            return True, self._names([pair_of(row) for row in rows]) or "none"
+        if step.means in (Means.EXPIRED, Means.TAKEN, Means.RECLAIMED):
+            return True, self._taken(here, step, [pair_of(row) for row in rows])
         if step.means is Means.WROTE:
             here.effects.append(attempts[0])
         if step.means is Means.COMMIT:
@@ -114,6 +111,16 @@ class Judge:
             for lower in range(1, token):
                 self._over[job, lower] = f"token {token} was leased"
         return self._names(attempts) or "nothing"
+
+    def _taken(self, here: Open, step: Step, attempts: list[Attempt]) -> str:
+        if step.means is Means.EXPIRED:
+            self._late |= set(attempts)
+        else:
+            here.ends |= dict.fromkeys(attempts, f"{step.name} had taken its lease")
+        if step.means is Means.RECLAIMED:
+            alive = [self._name(attempt) for attempt in attempts if attempt not in self._late]
+            self.broken += [f"{step.name} took {name}, whose lease was alive" for name in alive]
+        return self._names(attempts) or "none"
 
     def _names(self, attempts: list[Attempt]) -> str:
         return ", ".join(self._name(attempt) for attempt in attempts)

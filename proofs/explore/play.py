@@ -125,7 +125,8 @@ class Play:
     def __init__(self, arena: Arena, scenario: Scenario) -> None:
         self._arena = arena
         jobs = [str(job) for job in arena.fresh(scenario.jobs, scenario.place)]
-        self.judge = Judge([UUID(job) for job in jobs])
+        token = 0 if scenario.place in ("ready", "scheduled") else 1
+        self.judge = Judge([UUID(job) for job in jobs], token)
         self._players = {
             actor.name: Player(actor, arena.session(actor.name), jobs) for actor in scenario.actors
         }

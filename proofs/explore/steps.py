@@ -32,6 +32,7 @@ class Means(Enum):
     CLAIMED = "the rows are the actor's attempts from now on"
     EXPIRED = "the leases in the rows have run out"
     TAKEN = "the leases in the rows were taken from their owners"
+    RECLAIMED = "the same, and they had run out"
     SETTLED = "the accepted attempts have ended"
     WROTE = "an effect of the actor's attempt, if the transaction commits"
     FENCED = "the transaction may commit only while the lease is alive"
@@ -194,7 +195,7 @@ EXPIRE = Step(
 RECLAIM = Step(
     "reclaim",
     "select job_id, fencing_token from faultline.reclaim()",
-    means=Means.TAKEN,
+    means=Means.RECLAIMED,
     never_waits=True,
 )
 RECLAIM_DEAD = Step(
@@ -206,12 +207,12 @@ RECLAIM_DEAD = Step(
 RECONCILE = Step(
     "reconcile",
     "select unnest(r.job_ids), unnest(r.tokens) from faultline.reconcile() r",
-    means=Means.TAKEN,
+    means=Means.RECLAIMED,
     never_waits=True,
 )
 RELEASE_OTHERS = Step(
     "release_others",
-    "select j, (select max(fencing_token) from faultline.attempt where job_id = j) "
+    "select j, (select fencing_token from faultline.lease where job_id = j) "  # as it was before
     "from faultline.release_others('A', '{}', '{}') j",
     means=Means.TAKEN,
     never_waits=True,
@@ -226,7 +227,7 @@ RETRY_BACKWARDS = Step("retry (other order)", RETRY.statement, ("backwards_every
 
 def enqueue(keys: str) -> Step:
     """Two jobs under these keys, in this order."""
-    first, second = keys
+    first, second = keys[0], keys[1]
     return Step(
         f"enqueue_many {first}, {second}",
         "select faultline.enqueue_many('work', array[faultline.new_id(), faultline.new_id()], "
