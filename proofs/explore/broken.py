@@ -21,7 +21,7 @@ from proofs.explore.scenario import Actor, Scenario
 from proofs.explore.steps import transaction
 from proofs.mutants import Guard, guards
 
-_AT_MOST = 1500  # schedules, in search of a mutant
+_AT_MOST = 3000  # schedules, in search of a mutant
 
 
 @dataclass(frozen=True, slots=True)

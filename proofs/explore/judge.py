@@ -30,6 +30,7 @@ class Open:
 
     effects: list[Attempt] = field(default_factory=list)
     ends: dict[Attempt, str] = field(default_factory=dict)
+    settled: list[Attempt] = field(default_factory=list)
     fenced: list[Attempt] = field(default_factory=list)
     claims: list[Attempt] = field(default_factory=list)
 
@@ -74,6 +75,7 @@ class Judge:
                 self.broken.append(f"{step.name} of {self._name(attempt)} was accepted, but {why}")
         if step.means is Means.SETTLED:
             here.ends |= dict.fromkeys(accepted, f"it had ended ({step.name})")
+            here.settled += accepted
         if step.means is Means.FENCED:
             here.fenced += accepted
         if step.reads is Reads.NOTHING:
@@ -98,7 +100,7 @@ class Judge:
     def _commits_fenced(self, actor: str) -> None:
         """A fence lets a transaction commit while the lease lives, or with the attempt's ending."""
         for attempt, why in self._sent[actor].items():
-            if attempt not in self._open[actor].ends:
+            if attempt not in self._open[actor].settled:
                 self.broken.append(
                     f"a fenced transaction of {self._name(attempt)} was committed, but {why}"
                 )

@@ -18,6 +18,7 @@ R = Actor("R", transaction(steps.RECLAIM))
 # Holds the first job's lease, so that batches queue up behind it, each with what it has already.
 HOLDER = Actor("M", transaction(steps.ASSERT_FENCE), holds=True)
 B_CLAIMS = Actor("B", (steps.claim(),))
+R_ALONE = Actor("R", (steps.RECLAIM,))
 R_TWICE = Actor("R", (*transaction(steps.RECLAIM), *transaction(steps.RECLAIM)))
 # The rightful one: claims, and commits its effect together with the success.
 DOING = transaction(steps.effect("once"), steps.COMPLETE_ONE)
@@ -45,6 +46,8 @@ WRITES: Final[dict[str, Program]] = {
 FENCED_ENDINGS: Final[dict[str, Program]] = {
     "fenced-once": transaction(steps.FENCE, steps.effect("once"), steps.COMPLETE_ONE),
     "fenced-fail": transaction(steps.FENCE, steps.effect(), steps.fail()),
+    # A stale worker that reclaims its own job, to have an ending in its transaction.
+    "fenced-reclaim": transaction(steps.FENCE, steps.effect(), steps.RECLAIM),
 }
 ENDINGS: Final[dict[str, Program]] = {
     "complete": transaction(steps.complete()),
@@ -70,6 +73,7 @@ def takeovers() -> list[Scenario]:
             f"takeover-{name}",
             f"a stalled worker ({name}) against expiry, reclaim and its successor",
             (a(program), T, R_TWICE if name in ("gate", "fenced", "once") else R, B_PATIENT),
+            quick=name in ("gate-first", "guarded", "step", "complete", "release", "renew"),
         )
         for name, program in {**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}.items()
     ]
@@ -92,13 +96,16 @@ def waiting() -> list[Scenario]:
     claiming = Actor("B", transaction(steps.claim()))
     pairs = Actor("B", transaction(steps.claim(2)))
     keeper = Actor("K", (steps.RENEW,), holds=True)
-    executing = a(KEEPING["execute"])
+    executing, gate = a(KEEPING["execute"]), a(WRITES["gate"])
     rescuers = (R, Actor("S", (steps.RECLAIM_DEAD,)), Actor("Q", (steps.RELEASE_OTHERS,)))
     return [
         Scenario("wait-claim", "two claims", (claiming, Actor("C", (steps.claim(),))), 1, "ready"),
         Scenario("wait-pairs", "two claims", (pairs, Actor("C", (steps.claim(2),))), 2, "ready"),
         Scenario("wait-renew", "a renewal of what is in use", (executing, keeper, T)),
-        Scenario("wait-rescue", "a rescue of what is in use", (a(WRITES["gate"]), T, *rescuers)),
+        *(
+            Scenario(f"wait-{who.program[0].name}", "a rescue of what is in use", (gate, T, who))
+            for who in rescuers
+        ),
     ]
 
 
@@ -139,12 +146,11 @@ def doubles() -> list[Scenario]:
 
 def rescuers() -> list[Scenario]:
     """Several who take leases away, at once."""
-    twin = Actor("S", R.program, after="R")
     ways = {
-        "reclaim": twin,
-        "reclaim_dead": Actor("S", transaction(steps.RECLAIM_DEAD)),
-        "reconcile": Actor("S", transaction(steps.RECONCILE)),
-        "release_others": Actor("S", transaction(steps.RELEASE_OTHERS)),
+        "reclaim": Actor("S", (steps.RECLAIM,)),
+        "reclaim_dead": Actor("S", (steps.RECLAIM_DEAD,)),
+        "reconcile": Actor("S", (steps.RECONCILE,)),
+        "release_others": Actor("S", (steps.RELEASE_OTHERS,)),
     }
     found = []
     for way, second in ways.items():
@@ -181,7 +187,12 @@ def claims() -> list[Scenario]:
         Scenario(
             "claim-expired",
             "two workers claim while the lease of the first runs out and is reclaimed",
-            (*twins, T, R),
+            (
+                Actor("B", (steps.claim(), *DOING)),
+                Actor("C", (steps.claim(), *DOING), after="B"),
+                T,
+                R,
+            ),
             place="ready",
         ),
         Scenario(
@@ -257,7 +268,7 @@ def cancels() -> list[Scenario]:
     ]
 
 
-def batches(world: tuple[Actor, ...] = (T, R), prefix: str = "batch") -> list[Scenario]:
+def batches(world: tuple[Actor, ...] = (T, R_ALONE), prefix: str = "batch") -> list[Scenario]:
     """Two jobs, locked by batches that name them in both orders. No deadlock may come of it."""
     forwards = {
         "complete": steps.complete(),
@@ -295,7 +306,6 @@ def inside() -> list[Scenario]:
     promoter = Actor("P", transaction(steps.PROMOTE))
     two = (Actor("B", transaction(steps.claim())), Actor("C", transaction(steps.claim())))
     x, y = Actor("X", transaction(steps.CANCEL)), Actor("Y", transaction(steps.REQUEUE))
-    r = Actor("R", (steps.RECLAIM,))
 
     def split(name: str, functions: str, actors: tuple[Actor, ...], **more: Any) -> Scenario:
         names = tuple(functions.split())
@@ -303,15 +313,17 @@ def inside() -> list[Scenario]:
         return Scenario(f"inside-{name}", about, actors, splits=names, preemptions=2, **more)
 
     return [
-        split("gate", "reclaim hold_lease", (a(WRITES["gate"]), T, r, B_CLAIMS), quick=True),
-        split("fence", "reclaim fence", (a(WRITES["guarded"]), T, r, B_CLAIMS)),
-        split("commit", "reclaim check_fence_at_commit", (a(WRITES["fenced"]), T, r, B_CLAIMS)),
-        split("complete", "reclaim complete", (a(ENDINGS["complete"]), T, r, B_CLAIMS)),
-        split("complete_one", "reclaim complete_one", (a(complete_one), T, r, B_CLAIMS)),
-        split("fail", "reclaim fail take", (a(ENDINGS["fail"]), T, r)),
-        split("renew", "reclaim renew", (a((steps.RENEW,)), T, r, B_CLAIMS)),
-        split("execute", "reclaim execute", (a(KEEPING["execute"]), T, r, B_CLAIMS)),
-        split("lost", "end_lost", (a(ENDINGS["complete"]), T, r, B_CLAIMS)),
+        split("gate", "reclaim hold_lease", (a(WRITES["gate"]), T, R_ALONE, B_CLAIMS), quick=True),
+        split("fence", "reclaim fence", (a(WRITES["guarded"]), T, R_ALONE, B_CLAIMS)),
+        split(
+            "commit", "reclaim check_fence_at_commit", (a(WRITES["fenced"]), T, R_ALONE, B_CLAIMS)
+        ),
+        split("complete", "reclaim complete", (a(ENDINGS["complete"]), T, R_ALONE, B_CLAIMS)),
+        split("complete_one", "reclaim complete_one", (a(complete_one), T, R_ALONE, B_CLAIMS)),
+        split("fail", "reclaim fail take", (a(ENDINGS["fail"]), T, R_ALONE)),
+        split("renew", "reclaim renew", (a((steps.RENEW,)), T, R_ALONE, B_CLAIMS)),
+        split("execute", "reclaim execute", (a(KEEPING["execute"]), T, R_ALONE, B_CLAIMS)),
+        split("lost", "end_lost", (a(ENDINGS["complete"]), T, R_ALONE, B_CLAIMS)),
         split("put_back", "put_back", (a(ENDINGS["release"]), *two), jobs=1),
         split("claim_one", "claim_one", two, place="ready"),
         split(
@@ -332,7 +344,9 @@ def inside() -> list[Scenario]:
         split("requeue", "requeue", (y, Actor("Z", y.program, after="Y")), place="dead"),
         split("requeue-cancel", "requeue cancel", (y, x, B_CLAIMS), place="dead"),
         split(
-            "dead", "reclaim_dead", (a(ENDINGS["fail"]), Actor("S", (steps.RECLAIM_DEAD,)), T, r)
+            "dead",
+            "reclaim_dead",
+            (a(ENDINGS["fail"]), Actor("S", (steps.RECLAIM_DEAD,)), T, R_ALONE),
         ),
     ]
 
@@ -350,8 +364,8 @@ SCENARIOS: Final = (
 
 # Small ones, in which what a missing guard does shows soon.
 HUNTS: Final = (
-    *waiting(),
     *shorts(),
+    *waiting(),
     *batches((), "small"),
     *(s for s in (*claims(), *cancels(), *rescuers()) if s.quick),
 )
