@@ -6,8 +6,10 @@ create table explore.effect (job_id uuid not null, token bigint not null, kind t
 create table explore.guarded (like explore.effect);
 do $$ begin
     if not exists (select from pg_roles where rolname = 'explorer') then
-        create role explorer login superuser;
+        create role explorer superuser login;
     end if;
+exception when unique_violation or duplicate_object then  -- another arena was faster
+    null;
 end $$;
 select faultline.guard('explore.guarded', array['explorer']);  -- who clears the table runs no jobs
 
