@@ -80,7 +80,7 @@ mutants: .venv/.ready ## remove each guard in turn; a named test must fail every
 	@$(PY) -m proofs.mutants
 
 .PHONY: explore
-explore: .venv/.ready ## every order of the steps of a few sessions, on a real server (a quarter of an hour)
+explore: .venv/.ready ## every order of the steps of a few sessions, on a real server (20 minutes)
 	@$(PY) -m proofs.explore
 
 .PHONY: explore-quick
