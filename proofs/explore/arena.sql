@@ -31,13 +31,13 @@ end $$;
 -- stop: a place between two statements of a function that was split. It says that it is here, and
 -- goes on when the explorer gives way: of two locks the explorer always holds one, and the one that
 -- it holds is the one to wait for.
-create function explore.stop() returns void language plpgsql security definer as $$
+create function explore.stop() returns boolean language plpgsql security definer as $$
 declare
     v_pid integer := pg_backend_pid();
     v_gate integer := 0;
 begin
     if current_setting('explore.stops', true) is distinct from 'on' then
-        return;
+        return true;
     end if;
     if pg_try_advisory_lock(v_pid, 0) then
         perform pg_advisory_unlock(v_pid, 0);
@@ -46,6 +46,7 @@ begin
     raise notice 'explore: stopped';
     perform pg_advisory_lock(v_pid, v_gate);
     perform pg_advisory_unlock(v_pid, v_gate);
+    return true;
 end $$;
 
 -- clear: nothing is left of the last schedule.

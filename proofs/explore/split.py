@@ -2,7 +2,7 @@
 
 Only in the explorer's own databases, and only the functions that a scenario names. The function
 that is installed is read from the server, and put back with a call of explore.stop() after every
-statement of its body that another one follows; nothing else is changed.
+statement of its body that another one follows; nothing else is changed, FOUND included.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from psycopg import Connection
 
-STOP = "perform explore.stop();"
+STOP = "if explore.stop() then end if;"  # PERFORM would set FOUND, which the next may read
 _BODY = re.compile(r"(?P<head>.*?\bbegin\n)(?P<body>.*)(?P<tail>\nend\s*\$function\$.*)", re.DOTALL)
 
 
