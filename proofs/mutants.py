@@ -1,31 +1,36 @@
-"""`make mutants`: remove each guard in turn, and see a named test fail.
+"""`make mutants`: remove each guard in turn, and see the proofs that are named for it fail.
 
-A guard without a test that goes red when it is gone is not proven. The guards are listed in
-guards.toml. Each mutant is a copy of the package with one piece of text replaced; the tests named
-for it run against that copy, on a server that all share. First the same tests run on the untouched
-package and have to pass. Beside the test's verdict stands the scenario of the schedule explorer in
-which a guard of the SQL is missed, if there is one. The last line on stdout is one JSON object; the
-exit code is 0 when no mutant survives. `python -m proofs.mutants WORD` tries only guards with that
-word in their name.
+A guard that nothing misses when it is gone is not proven. The guards are listed in guards.toml,
+each with its proofs:
+
+    unit      a test fails; every guard has one
+    explorer  a schedule of `make explore` breaks a rule
+    drills    a scenario of `make drills` ends with a violation
+    model     the variant of `make model` that leaves out the same has a counterexample
+
+Each mutant is a copy of the package with one piece of text replaced, on a server that all share.
+First the same tests run on the untouched package and have to pass. The last line on stdout is one
+JSON object; the exit code is 0 when every proof that is named has missed its guard.
+`python -m proofs.mutants WORD` tries only guards with that word in their name.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from faultline.launcher import Server
 from proofs.explore.arena import install
+from proofs.explore.broken import play_without
+from proofs.guards import ROOT, Guard, guards, package_without
+from proofs.model.run import BROKEN, Unavailable, break_it
 
-ROOT = Path(__file__).parent.parent
 OPTIONS = {
     "fsync": "off",
     "max_connections": "300",
@@ -34,72 +39,83 @@ OPTIONS = {
 }
 FAILED = 1  # pytest's exit code for "tests ran, and some failed"; any other is no verdict
 PARALLEL = 3
+CAUGHT, SURVIVED, NONE = "caught", "SURVIVED", "·"
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
-    """One guard: where it is, what it looks like, what is there without it, who notices."""
+class Bench:
+    """Where the mutants are tried: the server of the tests, the database that arenas come from."""
 
-    name: str
-    file: str
-    text: str
-    without: str
-    tests: list[str]
+    server: Server
+    template: str
 
 
-def guards() -> list[Guard]:
-    """All of them, in the order of the file."""
-    listed = tomllib.loads((ROOT / "proofs" / "guards.toml").read_text("utf-8"))
-    return [Guard(**entry) for entry in listed["guard"]]
+def by_unit(guard: Guard, bench: Bench) -> str:
+    """One of the named tests fails."""
+    with package_without(guard) as package:
+        done = run_tests(package, bench.server, guard.tests)
+    if done.returncode in (0, FAILED):
+        return CAUGHT if done.returncode else SURVIVED
+    return f"no verdict ({done.returncode}): {(done.stdout + done.stderr).strip()[-600:]}"
 
 
-def mutate(guard: Guard, package: Path) -> None:
-    """Take the guard out of a copy of the package."""
-    source = package / "faultline" / guard.file
-    text = source.read_text("utf-8")
-    assert text.count(guard.text) == 1, f"{guard.name}: not exactly once in {guard.file}"
-    source.write_text(text.replace(guard.text, guard.without), "utf-8")
+def by_explorer(guard: Guard, bench: Bench) -> str:
+    """The named schedule breaks a rule."""
+    if not guard.schedule:
+        return NONE
+    return CAUGHT if play_without(bench.server.url, bench.template, guard).bad else SURVIVED
+
+
+def by_drills(guard: Guard, _: Bench) -> str:
+    """The named scenario ends with a violation; one that merely did not work says nothing."""
+    if not guard.drill:
+        return NONE
+    with package_without(guard) as package:
+        done = run(package, ["-m", "faultline", "drill", "replay", guard.drill, "--json"])
+    try:
+        violations = json.loads(done.stdout)["violations"]
+    except (ValueError, KeyError):
+        return f"no verdict ({done.returncode}): {done.stderr.strip()[-600:]}"
+    return CAUGHT if violations else SURVIVED
+
+
+def by_model(guard: Guard, _: Bench) -> str:
+    """The named variant has a counterexample."""
+    return counterexample(guard.model) if guard.model else NONE
+
+
+@cache
+def counterexample(variant: str) -> str:
+    broken = next(broken for broken in BROKEN if broken.variant == variant)
+    try:
+        return CAUGHT if break_it(broken).violated == broken.breaks else SURVIVED
+    except Unavailable:
+        return "no Java"
+
+
+PROOFS = {"unit": by_unit, "explorer": by_explorer, "drills": by_drills, "model": by_model}
+
+
+def run(package: Path, arguments: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+    """Python, with this copy of the package."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(package), **more},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def run_tests(package: Path, server: Server, tests: list[str]) -> subprocess.CompletedProcess[str]:
     """The named tests against a copy of the package."""
-    environment = {
-        **os.environ,
-        "FAULTLINE_TEST_PATIENCE": "20",  # a mutant is often caught by waiting in vain
-        "PYTHONPATH": str(package),
-        "FAULTLINE_TEST_SERVERS": json.dumps({"18": server.url}),
-    }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    return run(
+        package,
+        ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
+        FAULTLINE_TEST_PATIENCE="20",  # a mutant is often caught by waiting in vain
+        FAULTLINE_TEST_SERVERS=json.dumps({"18": server.url}),
     )
-
-
-def try_guard(guard: Guard, server: Server) -> str:
-    """`caught`, or why it was not."""
-    with tempfile.TemporaryDirectory(prefix="faultline-mutant-") as folder:
-        package = Path(folder)
-        shutil.copytree(ROOT / "src", package, dirs_exist_ok=True)
-        mutate(guard, package)
-        done = run_tests(package, server, guard.tests)
-    if done.returncode == FAILED:
-        return "caught"
-    if done.returncode == 0:
-        return "SURVIVED"
-    return f"no verdict ({done.returncode}): {(done.stdout + done.stderr).strip()[-600:]}"
-
-
-def explored(guard: Guard, server: Server, template: str) -> str:
-    """In which scenario the schedule explorer misses the guard; - if in none."""
-    from proofs.explore.broken import hunt_mutant  # which reads the guards from here
-
-    if not guard.file.startswith("sql/functions/"):
-        return ""
-    try:
-        found = hunt_mutant(server.url, template, guard)
-    except LookupError:  # not in the body of a function
-        return "-"
-    return found[0] if found else "-"
 
 
 def baseline_holds(server: Server, chosen: list[Guard]) -> bool:
@@ -114,24 +130,25 @@ def baseline_holds(server: Server, chosen: list[Guard]) -> bool:
 def main(names: list[str]) -> int:
     """All guards, or those whose names contain one of the words given."""
     chosen = [g for g in guards() if not names or any(name in g.name for name in names)]
+    caught, survivors = dict.fromkeys(PROOFS, 0), 0
     with Server.temporary(options=OPTIONS) as server, ThreadPoolExecutor(PARALLEL) as pool:
         print(f"{len(chosen)} guards; first the tests with all of them in place …", file=sys.stderr)
         if not baseline_holds(server, chosen):
             print("the tests fail without any mutant: nothing can be concluded", file=sys.stderr)
             return 2
-        caught = seen = 0
-        template = install(server.url)
+        bench = Bench(server, install(server.url))
+        print(f"  {'':<68} " + " ".join(f"{name:<8}" for name in PROOFS), file=sys.stderr)
         verdicts = pool.map(
-            lambda guard: (try_guard(guard, server), explored(guard, server, template)), chosen
+            lambda guard: {name: proof(guard, bench) for name, proof in PROOFS.items()}, chosen
         )
-        print(f"  {'guard':<68} {'unit':<9} explorer", file=sys.stderr)
-        for guard, (verdict, scenario) in zip(chosen, verdicts, strict=True):
-            caught += verdict == "caught"
-            seen += scenario not in ("", "-")
-            print(f"  {guard.name:<68} {verdict:<9} {scenario}", file=sys.stderr, flush=True)
-    survivors = len(chosen) - caught
-    counts = {"mutants": len(chosen), "caught": caught, "survivors": survivors}
-    print(json.dumps({**counts, "caught_by_explorer": seen}))
+        for guard, said in zip(chosen, verdicts, strict=True):
+            line = " ".join(f"{verdict:<8}" for verdict in said.values()).rstrip()
+            print(f"  {guard.name:<68} {line}", file=sys.stderr, flush=True)
+            survivors += not set(said.values()) <= {CAUGHT, NONE, "no Java"}
+            for name, verdict in said.items():
+                caught[name] += verdict == CAUGHT
+    counts = {"mutants": len(chosen), "caught": len(chosen) - survivors, "survivors": survivors}
+    print(json.dumps({**counts, "caught_by": caught}))
     return 0 if survivors == 0 else 1
 
 

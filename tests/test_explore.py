@@ -13,13 +13,21 @@ import psycopg
 import pytest
 
 from proofs.explore.arena import Arena, install
-from proofs.explore.broken import VARIANTS, Variant, hunt, hunt_mutant, mutants
+from proofs.explore.broken import (
+    VARIANTS,
+    Variant,
+    hunt,
+    hunt_mutant,
+    mutants,
+    play_without,
+)
 from proofs.explore.judge import Judge
 from proofs.explore.run import explore
-from proofs.explore.scenarios import HUNTS, SCENARIOS, shorts
 from proofs.explore.search import replay, schedules
+from proofs.explore.small import HUNTS, SCENARIOS, shorts
 from proofs.explore.split import STOP, with_stops
 from proofs.explore.timeline import timeline
+from proofs.guards import Guard
 
 Place = tuple[str, str]
 
@@ -39,6 +47,8 @@ FOUND = {
     "a claim of one does not wait for another": "claim raised 55P03",
 }
 
+WITH_A_SCHEDULE = [guard for guard in mutants() if guard.schedule]
+
 
 @pytest.fixture(scope="module")
 def place(newest_server_url: str) -> Iterator[Place]:
@@ -56,12 +66,25 @@ def test_a_construction_known_to_be_unsafe_is_found(place: Place, variant: Varia
     assert f"{variant.name}:" in tally.told[0], "the timeline begins with the id to replay"
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_faultline_without_a_guard_is_found(place: Place, name: str) -> None:
-    guard = next(guard for guard in mutants() if guard.name == name)
+@pytest.mark.parametrize("guard", WITH_A_SCHEDULE, ids=lambda guard: guard.name)
+def test_a_guard_that_is_gone_is_missed_in_the_schedule_named_for_it(
+    place: Place, guard: Guard
+) -> None:
+    told = timeline(play_without(*place, guard))
+    assert "BROKEN" in told or "DEADLOCK" in told
+    assert FOUND.get(guard.name, "") in told
+
+
+def test_every_guard_in_the_sql_has_its_schedule_or_says_why_none_shows_it() -> None:
+    both = [guard.name for guard in mutants() if bool(guard.schedule) == bool(guard.no_schedule)]
+    assert both == []
+
+
+def test_a_schedule_that_misses_a_guard_is_found_by_looking_for_it(place: Place) -> None:
+    guard = next(guard for guard in mutants() if guard.name == "renew revives no dead lease")
     caught = hunt_mutant(*place, guard)
-    assert caught is not None, "no schedule shows that the guard is missing"
-    assert FOUND[name] in caught[1].told[0]
+    assert caught is not None
+    assert FOUND[guard.name] in caught[1].told[0]
 
 
 def test_in_faultline_itself_the_same_scenarios_find_nothing(place: Place) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import faultline
 from faultline.protocol import Protocol
-from proofs.mutants import guards
+from proofs.guards import guards
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "faultline"

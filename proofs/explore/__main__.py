@@ -10,8 +10,8 @@ import time
 from proofs.explore.arena import Arena, install, server
 from proofs.explore.broken import hunt_mutant, mutants
 from proofs.explore.run import run
-from proofs.explore.scenarios import SCENARIOS
 from proofs.explore.search import replay
+from proofs.explore.small import SCENARIOS
 from proofs.explore.timeline import timeline
 
 

@@ -134,8 +134,11 @@ class Arena:
         assert row is not None
         return list(row[0])
 
-    def verdict(self) -> list[str]:
-        """What the database holds against the schedule."""
-        row = self.conn.execute("select explore.verdict()").fetchone()
+    def verdict(self, refused: list[tuple[str, int]]) -> list[str]:
+        """What the database holds against the schedule, in which these attempts were refused."""
+        row = self.conn.execute(
+            "select explore.verdict(%s::uuid[], %s::bigint[])",
+            ([job for job, _ in refused], [token for _, token in refused]),
+        ).fetchone()
         assert row is not None
         return list(row[0])

@@ -14,14 +14,16 @@ from typing import Any, Final
 
 from psycopg import Connection
 
-from proofs.explore import scenarios, steps
+from proofs.explore import scenarios, small, steps
 from proofs.explore.arena import Arena
+from proofs.explore.play import Played
 from proofs.explore.run import Tally, explore
 from proofs.explore.scenario import Actor, Scenario
+from proofs.explore.search import replay
 from proofs.explore.steps import transaction
-from proofs.mutants import Guard, guards
+from proofs.guards import Guard, guards
 
-_AT_MOST = 3000  # schedules, in search of a mutant
+_AT_MOST = 4000  # schedules, in search of a mutant
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def relevance(scenario: Scenario, verbs: set[str]) -> int:
         (10 if n == 0 else 1)
         for n, actor in enumerate(scenario.actors)
         for step in actor.program
-        if verbs & set(re.findall(r"faultline\.(\w+)\(", step.statement))
+        if verbs & set(re.findall(r"(?:faultline|explore)\.(\w+)\(", step.statement))
         or ("check_guard" in verbs and "guarded" in step.statement)
     ]
     return sum(calls)
@@ -165,6 +167,19 @@ def hunt(url: str, template: str, variant: Variant) -> Tally:
         return explore(arena, variant.scenario, at_most=_AT_MOST, until_bad=True)
 
 
+def play_without(url: str, template: str, guard: Guard) -> Played:
+    """The schedule that is named for this guard, on Faultline without it."""
+    name, _, turns = guard.schedule.partition(":")
+    scenario = next(scenario for scenario in small.SCENARIOS if scenario.name == name)
+    with Arena(
+        url,
+        template,
+        splits=scenario.splits,
+        broken=lambda conn: definition_without(conn, guard),
+    ) as arena:
+        return replay(arena, scenario, turns)
+
+
 def hunt_mutant(url: str, template: str, guard: Guard) -> tuple[str, Tally] | None:
     """The scenario that finds Faultline without this guard, and what it found; None if none does.
 
@@ -179,7 +194,7 @@ def hunt_mutant(url: str, template: str, guard: Guard) -> tuple[str, Tally] | No
 
     with Arena(url, template, broken=broken) as arena:
         verbs = callers(arena.conn, name[0])
-        order = sorted(scenarios.HUNTS, key=lambda scenario: -relevance(scenario, verbs))
+        order = sorted(small.HUNTS, key=lambda s: (s not in small.TINY, -relevance(s, verbs)))
         spent = 0
         for scenario in (scenario for scenario in order if relevance(scenario, verbs)):
             tally = explore(arena, scenario, at_most=_AT_MOST - spent, until_bad=True)

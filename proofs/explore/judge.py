@@ -6,8 +6,9 @@ back by its own ending, or a higher token was leased. Then
     late    no verb of an attempt is accepted that was sent after the lease had run out
     stale   no verb of an attempt is accepted after its token was taken or had ended
     effect  no row of the user's commits after that, unless with that very ending
-    alive   no lease is reclaimed that has not run out
+    alive   no lease is reclaimed that has not run out, or taken from a worker that was not named
     token   a claim gives a token higher than any before it
+    asked   no job is claimed whose last attempt was ended after a cancel of it had committed
 
 What is in the database at the end is judged by arena.sql: the invariants, and the user's rows.
 """
@@ -33,6 +34,9 @@ class Open:
     settled: list[Attempt] = field(default_factory=list)
     fenced: list[Attempt] = field(default_factory=list)
     claims: list[Attempt] = field(default_factory=list)
+    refused: list[Attempt] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+    over: set[str] = field(default_factory=set)  # jobs that were asked to stop, and have stopped
 
 
 class Judge:
@@ -45,6 +49,11 @@ class Judge:
         self._highest: dict[str, int] = {str(job): token for job in jobs}
         self._open: dict[str, Open] = defaultdict(Open)
         self._sent: dict[str, dict[Attempt, str]] = {}
+        self._owners: dict[Attempt, str] = {(str(job), token): "A" for job in jobs}
+        self._asked: set[str] = set()
+        self._asked_before: dict[str, set[str]] = {}
+        self._stopped: set[str] = set()
+        self.refused: list[Attempt] = []
         self.broken: list[str] = []
 
     def sent(self, actor: str, step: Step, attempts: list[Attempt]) -> None:
@@ -52,6 +61,7 @@ class Judge:
         asked = self._open[actor].fenced if step.means is Means.COMMIT else attempts
         dead = {a: "its lease had run out" for a in asked if a in self._late}
         self._sent[actor] = dead | {a: self._over[a] for a in asked if a in self._over}
+        self._asked_before[actor] = set(self._asked)
 
     def answered(
         self, actor: str, step: Step, attempts: list[Attempt], rows: Rows
@@ -59,13 +69,28 @@ class Judge:
         """Whether the step's attempts were all accepted, and the answer in words."""
         here = self._open[actor]
         if step.means is Means.CLAIMED:
-            return True, self._claimed(here, rows)
+            return True, self._claimed(actor, rows)
         if step.means in (Means.EXPIRED, Means.TAKEN, Means.RECLAIMED):
-            return True, self._taken(here, step, [pair_of(row) for row in rows])
+            return True, self._taken(actor, step, attempts, [pair_of(row) for row in rows])
+        if step.means is Means.SWAPPED:
+            claimed = [row for row in rows if row[2] == "claimed"]
+            whole, text = self._spoke(actor, step, attempts, [r for r in rows if r not in claimed])
+            return whole, f"{text}, {self._claimed(actor, claimed)}"
         if step.means is Means.WROTE:
             here.effects.append(attempts[0])
         if step.means is Means.COMMIT:
             self._commits_fenced(actor)
+        if step.means is Means.ASKED:
+            here.asked |= {str(job) for job, verdict in rows if verdict != "finished"}
+        if step.reads is Reads.NOTHING:
+            return True, " ".join(str(value) for row in rows for value in row if value)
+        return self._spoke(actor, step, attempts, rows)
+
+    def _spoke(
+        self, actor: str, step: Step, attempts: list[Attempt], rows: Rows
+    ) -> tuple[bool, str]:
+        """What an attempt was told that did something under its token."""
+        here = self._open[actor]
         accepted = accepted_of(step, attempts, rows)
         for attempt in accepted:
             why = self._sent[actor].get(attempt)
@@ -73,13 +98,17 @@ class Judge:
                 why = why or self._over.get(attempt)
             if why:
                 self.broken.append(f"{step.name} of {self._name(attempt)} was accepted, but {why}")
-        if step.means is Means.SETTLED:
+        if step.means in (Means.SETTLED, Means.HANDED_BACK, Means.SWAPPED):
             here.ends |= dict.fromkeys(accepted, f"it had ended ({step.name})")
             here.settled += accepted
+        if step.means is Means.HANDED_BACK:
+            here.over |= {job for job, _ in accepted} & self._asked_before[actor]
         if step.means is Means.FENCED:
             here.fenced += accepted
-        if step.reads is Reads.NOTHING:
-            return True, " ".join(str(value) for row in rows for value in row if value)
+        if step.means is Means.CHECKED:
+            here.fenced.clear()
+        if step.records:
+            here.refused += refused_of(step, rows)
         whole = len(accepted) == (1 if step.reads is Reads.RAISES else len(attempts))
         some = "accepted for " + self._names(accepted) if accepted else "refused"
         return whole, "accepted" if whole else some
@@ -92,6 +121,9 @@ class Judge:
                 self.broken.append(f"an effect of {self._name(attempt)} was committed, but {why}")
         self._over |= here.ends
         self._highest |= dict(here.claims)
+        self._asked |= here.asked
+        self._stopped |= here.over
+        self.refused += here.refused
 
     def ended(self, actor: str) -> None:
         """Its transaction was rolled back."""
@@ -105,23 +137,34 @@ class Judge:
                     f"a fenced transaction of {self._name(attempt)} was committed, but {why}"
                 )
 
-    def _claimed(self, here: Open, rows: Rows) -> str:
-        here.claims = attempts = [pair_of(row) for row in rows]
+    def _claimed(self, actor: str, rows: Rows) -> str:
+        self._open[actor].claims = attempts = [pair_of(row) for row in rows]
         for job, token in attempts:
+            self._owners[job, token] = actor
+            if job in self._stopped:
+                self.broken.append(f"token {token} was leased, but the job had been cancelled")
             if token <= self._highest.get(job, 0):
                 self.broken.append(f"token {token} was leased after token {self._highest[job]}")
-            for lower in range(1, token):
-                self._over[job, lower] = f"token {token} was leased"
+            for other in self._owners:
+                if other[0] == job and other[1] < token:
+                    self._over[other] = f"token {token} was leased"
         return self._names(attempts) or "nothing"
 
-    def _taken(self, here: Open, step: Step, attempts: list[Attempt]) -> str:
+    def _taken(self, actor: str, step: Step, own: list[Attempt], attempts: list[Attempt]) -> str:
+        here = self._open[actor]
         if step.means is Means.EXPIRED:
             self._late |= set(attempts)
-        else:
-            here.ends |= dict.fromkeys(attempts, f"{step.name} had taken its lease")
-        if step.means is Means.RECLAIMED:
-            alive = [self._name(attempt) for attempt in attempts if attempt not in self._late]
-            self.broken += [f"{step.name} took {name}, whose lease was alive" for name in alive]
+            return self._names(attempts) or "none"
+        here.ends |= dict.fromkeys(attempts, f"{step.name} had taken its lease")
+        here.over |= {job for job, _ in attempts} & self._asked_before[actor]
+        for attempt in attempts:
+            took = f"{step.name} took {self._name(attempt)}, "
+            if step.means is Means.RECLAIMED and attempt not in self._late:
+                self.broken.append(took + "whose lease was alive")
+            if step.means is Means.TAKEN and self._owners[attempt] != "A":
+                self.broken.append(took + "which is not A's")
+            if step.spares and attempt in own:
+                self.broken.append(took + "which it was told to spare")
         return self._names(attempts) or "none"
 
     def _names(self, attempts: list[Attempt]) -> str:
@@ -143,6 +186,13 @@ def accepted_of(step: Step, attempts: list[Attempt], rows: Rows) -> list[Attempt
     if step.reads is Reads.RENEWED:
         return [pair_of(row) for row in rows if row[2] == "renewed"]
     return []
+
+
+def refused_of(step: Step, rows: Rows) -> list[Attempt]:
+    """The attempts that it was refused for."""
+    if step.reads is Reads.RENEWED:
+        return [pair_of(row) for row in rows if row[2] == "lost"]
+    return [pair_of(row) for row in rows] if step.reads is Reads.STALE else []
 
 
 def pair_of(row: list[str | None]) -> Attempt:

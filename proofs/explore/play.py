@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from proofs.explore.arena import Arena
-from proofs.explore.judge import Attempt, Judge
+from proofs.explore.judge import Attempt, Judge, pair_of
 from proofs.explore.scenario import Actor, Scenario
 from proofs.explore.session import PATIENCE_SECONDS, Answer, Session, Stuck
 from proofs.explore.steps import Means, Reads, Step
 
 DEADLOCK = "40P01"
-# What a client has to be ready for: stale, unfenced, a step that is done, a retry, and what the
+# What a client has to be ready for: stale, a step that is done, unfenced, a retry, and what the
 # check in the client raises. Any other error is a finding.
-EXPECTED = {"LF001", "LF003", "40001", "22012", DEADLOCK}
+EXPECTED = {"LF001", "LF003", "LF006", "40001", "22012", DEADLOCK}
 
 
 class Diverged(Exception):
@@ -82,7 +82,8 @@ class Player:
         return self.at >= len(self.actor.program)
 
     def advance(self) -> None:
-        self.open = (self.open or self.step.begin) and self.step.means is not Means.COMMIT
+        begun = self.open or bool(self.step.begin)
+        self.open = begun and self.step.means is not Means.COMMIT
         self.at += 1
         self._skip()
 
@@ -147,7 +148,7 @@ class Play:
             self.played.turns += turn
             self.played.choices.append(choices)
             self._turn(self._players[turn])
-        self.played.broken += self.judge.broken + self._arena.verdict()
+        self.played.broken += self.judge.broken + self._arena.verdict(self.judge.refused)
         return self.played
 
     def _within_bound(self, choices: str) -> str:
@@ -228,8 +229,12 @@ class Play:
             player.name, player.step, player.attempts, answer.rows
         )
         if player.step.means is Means.CLAIMED:
-            player.attempts = [(str(row[0]), int(str(row[1]))) for row in answer.rows]
-        player.open = player.open or player.step.begin
+            player.attempts = [pair_of(row) for row in answer.rows]
+        elif player.step.means is Means.SWAPPED:
+            player.attempts = [pair_of(row) for row in answer.rows if row[2] == "claimed"]
+        player.open = player.open or bool(player.step.begin)
+        spoke = bool(answer.rows) or player.step.reads is not Reads.NOTHING
+        self._bounded(player, accepted and spoke)
         if player.step.reads is Reads.STALE and not accepted and player.open:
             player.session.rollback()  # a client that heeds the answer
             self.judge.ended(player.name)
@@ -240,12 +245,18 @@ class Play:
         if not player.session.in_transaction:
             self.judge.committed(player.name)
 
+    def _bounded(self, player: Player, holds: bool) -> None:
+        """Who holds a lease in an open transaction has had the server told until when."""
+        session = player.session
+        if player.step.holds and holds and session.in_transaction and not session.bounded:
+            self.played.broken.append(f"{player.step.name} holds a lease, and nothing bounds it")
+
     def _failed(self, player: Player, answer: Answer, line: Line) -> None:
         line.outcome = f"{answer.sqlstate} {answer.message}"
         self.played.deadlocks += answer.sqlstate == DEADLOCK
         if answer.sqlstate not in EXPECTED:
             self.played.broken.append(f"{player.step.name} raised {line.outcome}")
-        player.open = player.open or player.step.begin
+        player.open = player.open or bool(player.step.begin)
         player.session.rollback()
         self.judge.ended(player.name)
         player.leave()

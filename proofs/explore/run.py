@@ -94,7 +94,10 @@ def _task(task: tuple[int, str]) -> tuple[int, Tally]:
             Arena(Lane.url, Lane.template, splits=scenario.splits)
         )
         Lane.kind = scenario.splits
-    return number, explore(Lane.arena, scenario, prefix)
+    try:
+        return number, explore(Lane.arena, scenario, prefix)
+    except Exception as error:  # a pool waits for ever for what it cannot pickle
+        raise RuntimeError(f"{scenario.name}:{prefix}… {error!r}") from None
 
 
 def run(url: str, scenarios: Iterable[Scenario], processes: int | None = None) -> Tally:

@@ -1,4 +1,4 @@
-"""The scenarios: who meets whom. `SCENARIOS` is what `make explore` enumerates.
+"""The scenarios: who meets whom. `scenarios` are the large ones; small.py has the small ones.
 
 The letters: A was leased the jobs before, K is a second session of its process (the keeper, or a
 double), B and C are other workers, T is time, R reclaims, P promotes, X cancels, Q is an operator,
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from proofs.explore import steps
 from proofs.explore.scenario import Actor, Scenario
-from proofs.explore.steps import Program, transaction
+from proofs.explore.steps import Program, Step, transaction
 
 T = Actor("T", (steps.EXPIRE,))
 R = Actor("R", transaction(steps.RECLAIM))
@@ -34,15 +34,25 @@ def k(program: Program) -> Actor:
     return Actor("K", program, holds=True)
 
 
-# What a worker that was stalled may still do under its old token, each in an open transaction.
-WRITES: Final[dict[str, Program]] = {
-    "gate": transaction(steps.effect(), steps.ASSERT_FENCE),
-    "gate-first": transaction(steps.ASSERT_FENCE, steps.effect()),
-    "fenced": transaction(steps.FENCE, steps.effect()),
-    "guarded": transaction(steps.FENCE, steps.effect(table="guarded")),
-    "once": transaction(steps.effect("once"), steps.COMPLETE_ONE),
-    "step": transaction(steps.effect(), steps.RECORD_STEP),
-}
+def writes(level: str = "read committed") -> dict[str, Program]:
+    """What a worker that was stalled may still write under its old token."""
+
+    def open_at(*program: Step) -> Program:
+        return transaction(*program, level=level)
+
+    return {
+        "gate": open_at(steps.effect(), steps.ASSERT_FENCE),
+        "gate-first": open_at(steps.ASSERT_FENCE, steps.effect()),
+        "fenced": open_at(steps.FENCE, steps.effect()),
+        "early": open_at(steps.FENCE, steps.CHECK_EARLY, steps.effect()),
+        "guarded": open_at(steps.FENCE, steps.effect(table="guarded")),
+        "unfenced": open_at(steps.effect(table="guarded")),
+        "once": open_at(steps.effect("once"), steps.COMPLETE_ONE),
+        "step": open_at(steps.BEGIN_STEP, steps.effect("step"), steps.RECORD_STEP),
+    }
+
+
+WRITES: Final = writes()
 FENCED_ENDINGS: Final[dict[str, Program]] = {
     "fenced-once": transaction(steps.FENCE, steps.effect("once"), steps.COMPLETE_ONE),
     "fenced-fail": transaction(steps.FENCE, steps.effect(), steps.fail()),
@@ -58,12 +68,23 @@ ENDINGS: Final[dict[str, Program]] = {
     "release": transaction(steps.release()),
     "cancel_attempt": transaction(steps.CANCEL_ATTEMPT),
 }
+# In transactions of their own: a refusal is not rolled back.
+ALONE: Final[dict[str, Program]] = {
+    "complete": (steps.complete(), steps.complete(), steps.RENEW),
+    "fail": (steps.fail(), steps.release()),
+    "renew": (steps.RENEW, steps.EXECUTE, steps.RENEW),
+    "progress": (steps.PROGRESS, steps.PROGRESS),
+    "swap": (steps.SWAP, steps.complete()),
+}
 KEEPING: Final[dict[str, Program]] = {
     "execute": transaction(steps.EXECUTE),
     "renew": transaction(steps.RENEW),
     "adopt": transaction(steps.ADOPT),
     "progress": transaction(steps.PROGRESS),
+    "busy": transaction(steps.BUSY),
 }
+
+PROGRAMS: Final = {**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}
 
 
 def takeovers() -> list[Scenario]:
@@ -75,37 +96,7 @@ def takeovers() -> list[Scenario]:
             (a(program), T, R_TWICE if name in ("gate", "fenced", "once") else R, B_PATIENT),
             quick=name in ("gate-first", "guarded", "step", "complete", "release", "renew"),
         )
-        for name, program in {**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}.items()
-    ]
-
-
-def shorts() -> list[Scenario]:
-    """The same with one reclaim and one claim: some hundred schedules, for hunting mutants."""
-    return [
-        Scenario(
-            f"short-{name}",
-            f"{name} against one reclaim and one claim",
-            (a(program), T, R, B),
-        )
-        for name, program in {**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}.items()
-    ]
-
-
-def waiting() -> list[Scenario]:
-    """Who never waits, beside an open transaction that holds what it wants."""
-    claiming = Actor("B", transaction(steps.claim()))
-    pairs = Actor("B", transaction(steps.claim(2)))
-    keeper = Actor("K", (steps.RENEW,), holds=True)
-    executing, gate = a(KEEPING["execute"]), a(WRITES["gate"])
-    rescuers = (R, Actor("S", (steps.RECLAIM_DEAD,)), Actor("Q", (steps.RELEASE_OTHERS,)))
-    return [
-        Scenario("wait-claim", "two claims", (claiming, Actor("C", (steps.claim(),))), 1, "ready"),
-        Scenario("wait-pairs", "two claims", (pairs, Actor("C", (steps.claim(2),))), 2, "ready"),
-        Scenario("wait-renew", "a renewal of what is in use", (executing, keeper, T)),
-        *(
-            Scenario(f"wait-{who.program[0].name}", "a rescue of what is in use", (gate, T, who))
-            for who in rescuers
-        ),
+        for name, program in {**PROGRAMS, **{f"alone-{n}": p for n, p in ALONE.items()}}.items()
     ]
 
 
@@ -126,11 +117,15 @@ def insistent() -> list[Scenario]:
     ]
 
 
+SEEN_SINGLY: Final = ("early", "unfenced")
+
+
 def doubles() -> list[Scenario]:
     """Two sessions of one attempt at once, while its lease runs out and is taken."""
     found = []
-    for name, program in {**WRITES, **ENDINGS}.items():
-        for other in ("renew", "complete", "fail", "execute"):
+    programs = {name: p for name, p in {**WRITES, **ENDINGS}.items() if name not in SEEN_SINGLY}
+    for name, program in programs.items():
+        for other in ("renew", "complete", "fail", "execute", "busy"):
             if name != other:
                 second = {**ENDINGS, **KEEPING}[other]
                 found.append(
@@ -155,7 +150,7 @@ def rescuers() -> list[Scenario]:
     found = []
     for way, second in ways.items():
         for name in ("gate", "once", "fenced-fail", "complete", "snooze", "release", "renew"):
-            program = {**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}[name]
+            program = PROGRAMS[name]
             found.append(
                 Scenario(
                     f"rescue-{way}-{name}",
@@ -227,7 +222,7 @@ def cancels() -> list[Scenario]:
         Scenario(
             f"cancel-{name}",
             f"a cancel against {name}, expiry, reclaim and the next claim",
-            (a({**WRITES, **FENCED_ENDINGS, **ENDINGS, **KEEPING}[name]), x, T, R, B_CLAIMS),
+            (a(PROGRAMS[name]), x, T, R, B_CLAIMS),
             quick=name == "fail",
         )
         for name in ("once", "complete", "fail", "snooze", "release", "renew", "cancel_attempt")
@@ -351,21 +346,15 @@ def inside() -> list[Scenario]:
     ]
 
 
-SCENARIOS: Final = (
-    *takeovers(),
-    *insistent(),
-    *doubles(),
-    *rescuers(),
-    *claims(),
-    *cancels(),
-    *batches(),
-    *inside(),
-)
-
-# Small ones, in which what a missing guard does shows soon.
-HUNTS: Final = (
-    *shorts(),
-    *waiting(),
-    *batches((), "small"),
-    *(s for s in (*claims(), *cancels(), *rescuers()) if s.quick),
-)
+def scenarios() -> list[Scenario]:
+    """All of them."""
+    return [
+        *takeovers(),
+        *insistent(),
+        *doubles(),
+        *rescuers(),
+        *claims(),
+        *cancels(),
+        *batches(),
+        *inside(),
+    ]

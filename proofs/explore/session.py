@@ -25,6 +25,7 @@ from psycopg import Connection, pq
 LOOK_SECONDS = 0.0015  # a verb takes 0.2 to 0.6 ms: who takes longer may be waiting
 PATIENCE_SECONDS = 60.0
 STOP = "explore: stopped"
+BOUNDED = "explore: bounded"
 
 
 class Stuck(Exception):
@@ -50,6 +51,7 @@ class Session:
         self._prepared: dict[str, bytes]
         self.busy = False
         self.stopped = False
+        self.bounded = False  # by the statement that was sent last
         self._gate = 0
         self._answer = Answer([])
         self.connect()
@@ -78,8 +80,8 @@ class Session:
             pq.TransactionStatus.UNKNOWN,
         )
 
-    def send(self, statement: str, parameters: list[str | None], *, begin: bool) -> None:
-        """Send a statement, after a BEGIN if the transaction begins with it."""
+    def send(self, statement: str, parameters: list[str | None], *, begin: str) -> None:
+        """Send a statement, after this BEGIN if the transaction begins with it."""
         conn = self._conn.pgconn
         if (name := self._prepared.get(statement)) is None:
             name = self._prepared[statement] = f"s{len(self._prepared)}".encode()
@@ -87,11 +89,11 @@ class Session:
             if done.status != pq.ExecStatus.COMMAND_OK:
                 raise psycopg.ProgrammingError(f"{statement}: {done.error_message.decode()}")
         if begin:
-            conn.exec_(b"begin")
+            conn.exec_(begin.encode())
         values = [None if value is None else value.encode() for value in parameters]
         conn.send_query_prepared(name, values)
         conn.flush()
-        self.busy = True
+        self.busy, self.bounded = True, False
 
     def rollback(self) -> None:
         """After an error, or for a client that heeds a refusal."""
@@ -125,6 +127,8 @@ class Session:
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.message_primary == STOP:
             self.stopped = True
+        elif notice.message_primary == BOUNDED:
+            self.bounded = True
 
     def _collect(self, conn: Any) -> None:
         self._answer = Answer([])

@@ -34,8 +34,12 @@ class Means(Enum):
     TAKEN = "the leases in the rows were taken from their owners"
     RECLAIMED = "the same, and they had run out"
     SETTLED = "the accepted attempts have ended"
+    HANDED_BACK = "the same, and the jobs are to run again"
+    SWAPPED = "the accepted attempts have ended, and the rows that say claimed are new ones"
+    ASKED = "the jobs in the rows, unless finished, are not to run again"
     WROTE = "an effect of the actor's attempt, if the transaction commits"
     FENCED = "the transaction may commit only while the lease is alive"
+    CHECKED = "the fences of the transaction hold their leases from now on"
     COMMIT = "the transaction ends"
 
 
@@ -48,9 +52,12 @@ class Step:
     parameters: tuple[str, ...] = ()
     reads: Reads = Reads.NOTHING
     means: Means = Means.NOTHING
-    begin: bool = False
+    begin: str = ""  # the statement that opens its transaction, if one does
     if_idle: bool = False  # not for an actor that has an attempt already
     never_waits: bool = False  # it skips what others have locked
+    records: bool = True  # that an attempt was refused
+    spares: bool = False  # what the actor holds is not to be taken
+    holds: bool = False  # in an open transaction it holds what others wait for, within a bound
 
     @property
     def needs_attempt(self) -> bool:
@@ -61,22 +68,25 @@ class Step:
 Program = tuple[Step, ...]
 
 COMMIT = Step("COMMIT", "commit", means=Means.COMMIT)
-ROLLBACK = Step("ROLLBACK", "rollback")
+ROLLBACK = Step("ROLLBACK", "rollback", means=Means.COMMIT)  # for who has done nothing to judge
 
 
-def transaction(*steps: Step) -> Program:
+def transaction(*steps: Step, level: str = "read committed") -> Program:
     """These steps in one transaction; what it locks it holds between the turns."""
-    return (replace(steps[0], begin=True), *steps[1:], COMMIT)
+    return (replace(steps[0], begin=f"begin isolation level {level}"), *steps[1:], COMMIT)
 
 
-def _settling(name: str, arguments: str = "", *, backwards: bool = False) -> Step:
+def _settling(
+    name: str, arguments: str = "", means: Means = Means.SETTLED, *, backwards: bool = False
+) -> Step:
     way = "backwards_" if backwards else ""
     return Step(
         name + (" (other order)" if backwards else ""),
         f"select job_id, fencing_token from faultline.{name}($1::uuid[], $2::bigint[]{arguments})",
         (f"{way}jobs", f"{way}tokens"),
         Reads.STALE,
-        Means.SETTLED,
+        means,
+        holds=True,
     )
 
 
@@ -91,6 +101,7 @@ def claim(jobs: int = 1) -> Step:
         ("worker",),
         means=Means.CLAIMED,
         never_waits=True,
+        holds=True,
     )
 
 
@@ -102,15 +113,17 @@ def complete(*, backwards: bool = False) -> Step:
 
 
 def fail(*, backwards: bool = False) -> Step:
-    return _settling("fail", ", null, array_fill(0.0, array[cardinality($1)])", backwards=backwards)
+    soon = ", null, array_fill(0.0, array[cardinality($1)])"
+    return _settling("fail", soon, Means.HANDED_BACK, backwards=backwards)
 
 
 def snooze(*, backwards: bool = False) -> Step:
-    return _settling("snooze", ", array_fill(0.0, array[cardinality($1)])", backwards=backwards)
+    soon = ", array_fill(0.0, array[cardinality($1)])"
+    return _settling("snooze", soon, Means.HANDED_BACK, backwards=backwards)
 
 
 def release(*, backwards: bool = False) -> Step:
-    return _settling("release", backwards=backwards)
+    return _settling("release", "", Means.HANDED_BACK, backwards=backwards)
 
 
 CANCEL_ATTEMPT = _settling("cancel_attempt", ", 'asked to'")
@@ -119,11 +132,17 @@ FAIL_DEAD = replace(
 )
 EXECUTE = replace(_settling("execute"), means=Means.NOTHING)
 EXECUTE_BACKWARDS = replace(_settling("execute", backwards=True), means=Means.NOTHING)
+EXECUTE_FIRST = Step(
+    "execute the first",
+    "select job_id, fencing_token from faultline.execute(array[$1::uuid], array[$2::bigint])",
+    ("job", "token"),
+)
 ADOPT = Step(
     "adopt",
     "select job_id, fencing_token from faultline.adopt('A', $1::uuid[], $2::bigint[])",
     ("jobs", "tokens"),
     Reads.STALE,
+    holds=True,
 )
 RENEW = Step(
     "renew",
@@ -131,11 +150,30 @@ RENEW = Step(
     ("jobs", "tokens"),
     Reads.RENEWED,
     never_waits=True,
+    holds=True,
 )
 PROGRESS = Step(
     "progress",
-    "select faultline.progress($1::uuid[], $2::bigint[], '[50]')",
+    "select job_id, fencing_token from explore.progress($1::uuid[], $2::bigint[])",
     ("jobs", "tokens"),
+    Reads.STALE,
+    records=False,
+)
+BUSY = Step(
+    "busy",
+    "select faultline.busy($1::uuid[], $2::bigint[])",
+    ("jobs", "tokens"),
+    never_waits=True,
+)
+SWAP = Step(
+    "swap",
+    "with s as (select * from faultline.swap($1::uuid[], $2::bigint[], null, $3, "
+    "array(select lane from faultline.lane), 1)) "
+    "select unnest(stale_ids), unnest(stale_tokens), 'stale' from s union all "
+    "select unnest(claimed_ids), unnest(claimed_tokens), 'claimed' from s",
+    ("jobs", "tokens", "worker"),
+    Reads.STALE,
+    Means.SWAPPED,
 )
 COMPLETE_ONE = Step(
     "complete_one",
@@ -143,6 +181,7 @@ COMPLETE_ONE = Step(
     ("job", "token"),
     Reads.RAISES,
     Means.SETTLED,
+    holds=True,
 )
 
 # ── the user's own writes ────────────────────────────────────────────────────────────────────────
@@ -159,7 +198,11 @@ def effect(kind: str = "many", table: str = "effect") -> Step:
 
 
 ASSERT_FENCE = Step(
-    "assert_fence", "select faultline.assert_fence($1, $2)", ("job", "token"), Reads.RAISES
+    "assert_fence",
+    "select faultline.assert_fence($1, $2)",
+    ("job", "token"),
+    Reads.RAISES,
+    holds=True,
 )
 FENCE = Step(
     "fence",
@@ -168,11 +211,22 @@ FENCE = Step(
     Reads.RAISES,
     Means.FENCED,
 )
+CHECK_EARLY = Step(
+    "SET CONSTRAINTS",
+    "set constraints all immediate",
+    reads=Reads.RAISES,
+    means=Means.CHECKED,
+    holds=True,
+)
+BEGIN_STEP = replace(
+    FENCE, name="begin_step", statement="select faultline.begin_step($1, $2, 'charge') ->> 'done'"
+)
 RECORD_STEP = Step(
     "record_step",
     "select faultline.record_step($1, $2, 'charge')",
     ("job", "token"),
     Reads.RAISES,
+    holds=True,
 )
 CHECK_IN_CLIENT = Step(  # what a queue without a fence does
     "SELECT the token",
@@ -197,18 +251,27 @@ RECLAIM = Step(
     "select job_id, fencing_token from faultline.reclaim()",
     means=Means.RECLAIMED,
     never_waits=True,
+    holds=True,
+)
+EXPIRE_AND_RECLAIM = replace(
+    RECLAIM,
+    name="run out, reclaim",
+    statement="select job_id, fencing_token from explore.expire_and_reclaim()",
+    means=Means.TAKEN,
 )
 RECLAIM_DEAD = Step(
     "reclaim_dead",
     "select job_id, fencing_token from faultline.reclaim_dead('A')",
     means=Means.TAKEN,
     never_waits=True,
+    holds=True,
 )
 RECONCILE = Step(
     "reconcile",
     "select unnest(r.job_ids), unnest(r.tokens) from faultline.reconcile() r",
     means=Means.RECLAIMED,
     never_waits=True,
+    holds=True,
 )
 RELEASE_OTHERS = Step(
     "release_others",
@@ -216,10 +279,30 @@ RELEASE_OTHERS = Step(
     "from faultline.release_others('A', '{}', '{}') j",
     means=Means.TAKEN,
     never_waits=True,
+    holds=True,
+)
+RECLAIM_DEAD_NONE = replace(
+    RECLAIM_DEAD,
+    name="reclaim_dead of none",
+    statement="select job_id, fencing_token from faultline.reclaim_dead('A', '{}')",
+    spares=True,
+)
+RELEASE_UNKNOWN = replace(
+    RELEASE_OTHERS,
+    name="release_others but these",
+    statement=RELEASE_OTHERS.statement.replace("'{}', '{}'", "$1::uuid[], $2::bigint[]"),
+    parameters=("jobs", "tokens"),
+    spares=True,
 )
 PROMOTE = Step("promote", "select faultline.promote()", never_waits=True)
-CANCEL = Step("cancel", "select verdict from faultline.cancel($1::uuid[])", ("every_job",))
-CANCEL_BACKWARDS = Step("cancel (other order)", CANCEL.statement, ("backwards_every_job",))
+CANCEL = Step(
+    "cancel",
+    "select job_id, verdict from faultline.cancel($1::uuid[])",
+    ("every_job",),
+    means=Means.ASKED,
+)
+CANCEL_BACKWARDS = replace(CANCEL, name="cancel (other order)", parameters=("backwards_every_job",))
+RESCUE = Step("rescue", "select faultline.rescue()")
 REQUEUE = Step("requeue", "select faultline.requeue($1::uuid[])", ("every_job",))
 RETRY = Step("retry", "select faultline.retry($1::uuid[])", ("every_job",))
 RETRY_BACKWARDS = Step("retry (other order)", RETRY.statement, ("backwards_every_job",))

@@ -1,0 +1,196 @@
+"""Small scenarios: one thing each, some ten to some hundred schedules.
+
+What a missing guard does shows here soon; the mutants are hunted in these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from proofs.explore import steps
+from proofs.explore.scenario import Actor, Scenario
+from proofs.explore.scenarios import (
+    ALONE,
+    B_CLAIMS,
+    HOLDER,
+    KEEPING,
+    PROGRAMS,
+    R_ALONE,
+    WRITES,
+    B,
+    R,
+    T,
+    a,
+    batches,
+    cancels,
+    claims,
+    k,
+    rescuers,
+    scenarios,
+    writes,
+)
+from proofs.explore.steps import transaction
+
+B_IN_STEPS = Actor("B", (steps.claim(), *WRITES["step"]))
+R_AT_ONCE = Actor("R", transaction(steps.EXPIRE_AND_RECLAIM))
+X_ALONE = Actor("X", (steps.CANCEL,))
+
+
+def shorts() -> list[Scenario]:
+    """A takeover with one reclaim and one claim."""
+    return [
+        Scenario(
+            f"short-{name}",
+            f"{name} against one reclaim and one claim",
+            (a(program), T, R, B_IN_STEPS if name == "step" else B),
+        )
+        for name, program in PROGRAMS.items()
+    ]
+
+
+def alone() -> list[Scenario]:
+    """The same without a transaction around: what was refused is on record."""
+    return [
+        Scenario(
+            f"alone-{name}", f"{name}, each by itself, against a takeover", (a(program), T, R, B)
+        )
+        for name, program in ALONE.items()
+    ]
+
+
+def frozen() -> list[Scenario]:
+    """The user's transactions with a snapshot that stands still.
+
+    It does not see that a row was moved, while in earnest the clock would tell; so here a lease
+    runs out and is taken in one step.
+    """
+    return [
+        Scenario(
+            f"{level.replace(' ', '-')}-{name}",
+            f"{name} under {level.upper()} against a takeover",
+            (a(program), R_AT_ONCE, replace(B, program=(steps.claim(), *writes(level)["once"]))),
+            quick=name == "guarded",
+        )
+        for level in ("repeatable read", "serializable")
+        for name, program in writes(level).items()
+    ]
+
+
+def waiting() -> list[Scenario]:
+    """Who never waits, beside an open transaction that holds what it wants."""
+    claiming = Actor("B", transaction(steps.claim()))
+    pairs = Actor("B", transaction(steps.claim(2)))
+    keeper = Actor("K", (steps.RENEW,), holds=True)
+    executing, gate = a(KEEPING["execute"]), a(WRITES["gate"])
+    taking = (R, Actor("S", (steps.RECLAIM_DEAD,)), Actor("Q", (steps.RELEASE_OTHERS,)))
+    patient = replace(steps.release(), never_waits=True)
+    return [
+        Scenario("wait-claim", "two claims", (claiming, Actor("C", (steps.claim(),))), 1, "ready"),
+        Scenario("wait-pairs", "two claims", (pairs, Actor("C", (steps.claim(2),))), 2, "ready"),
+        Scenario("wait-renew", "a renewal of what is in use", (executing, keeper, T)),
+        *(
+            Scenario(f"wait-{who.program[0].name}", "a rescue of what is in use", (gate, T, who))
+            for who in taking
+        ),
+        Scenario(
+            "wait-asked",
+            "an attempt ends while somebody asks for that once more",
+            (a((patient,)), Actor("X", transaction(steps.CANCEL))),
+            place="asked",
+        ),
+    ]
+
+
+def together() -> list[Scenario]:
+    """Two sessions of one attempt: one ends it, the other writes."""
+    endings = {"complete": PROGRAMS["complete"], "fail": PROGRAMS["fail"], "once": WRITES["once"]}
+    return [
+        *(
+            Scenario(
+                f"outlast-{name}",
+                f"{name} waits for the gate, and a step is recorded before it has the lease",
+                (a(program), k(WRITES["step"]), HOLDER),
+            )
+            for name, program in endings.items()
+        ),
+        *(
+            Scenario(
+                f"apart-{name}", "a fence, and an ending elsewhere", (a(WRITES[name]), k(program))
+            )
+            for name, program in {
+                "fenced": PROGRAMS["complete"],
+                "guarded": PROGRAMS["fail"],
+            }.items()
+        ),
+    ]
+
+
+def places() -> list[Scenario]:
+    """Jobs that begin in an odd state, and verbs that are to leave something alone."""
+    waits = replace(steps.claim(2), never_waits=False)
+    released = a((steps.release(),))
+    return [
+        Scenario(
+            "fragile", "a job that may not crash", (a(KEEPING["renew"]), T, R, B), 1, "fragile"
+        ),
+        Scenario("unstarted", "nor may this, but it had not begun", (T, R, B), 1, "unstarted"),
+        Scenario("asked", "asked to stop, then handed back", (released, X_ALONE, B_CLAIMS)),
+        Scenario("asked-lost", "asked to stop, then lost", (X_ALONE, T, R, B_CLAIMS)),
+        Scenario(
+            "rescue",
+            "a job that has no pointer any more is rescued and claimed",
+            (Actor("Q", transaction(steps.RESCUE)), Actor("B", (waits,))),
+            place="lost",
+        ),
+        Scenario(
+            "orders-keys",
+            "two use two keys in both orders, behind a third that rolls back",
+            (
+                Actor("E", (steps.enqueue("xy"),)),
+                Actor("F", (steps.enqueue("yx"),)),
+                Actor("G", (*transaction(steps.enqueue("yz"))[:-1], steps.ROLLBACK)),
+            ),
+            jobs=0,
+            place="ready",
+        ),
+        Scenario(
+            "orders-execute",
+            "execute and complete of two jobs, behind a third",
+            (
+                a(transaction(steps.EXECUTE)),
+                k(transaction(steps.complete())),
+                Actor("M", transaction(steps.EXECUTE_FIRST), holds=True),
+            ),
+            jobs=2,
+        ),
+        Scenario(
+            "spare-dead",
+            "reclaim_dead of A, while B has its job",
+            (released, B_CLAIMS, Actor("S", (steps.RECLAIM_DEAD,))),
+        ),
+        Scenario(
+            "spare-others",
+            "release_others of A, while B has its job",
+            (released, B_CLAIMS, Actor("S", (steps.RELEASE_OTHERS,))),
+        ),
+        Scenario(
+            "spare-none", "reclaim_dead of no job", (k((steps.RECLAIM_DEAD_NONE,)), T), jobs=2
+        ),
+        Scenario("spare-known", "release_others of none", (k((steps.RELEASE_UNKNOWN,)), T), jobs=2),
+        Scenario(
+            "two-fences",
+            "a guarded write beside an open fence of another session",
+            (a(WRITES["unfenced"]), k(WRITES["fenced"]), T, R_ALONE),
+        ),
+    ]
+
+
+TINY: Final = (*places(), *together(), *waiting(), *frozen())
+SMALL: Final = (*TINY, *shorts(), *alone(), *batches((), "small"))
+SCENARIOS: Final = (*scenarios(), *SMALL)  # what `make explore` enumerates
+# Where the mutants are hunted.
+HUNTS: Final = (
+    *SMALL,
+    *(s for s in (*claims(), *cancels(), *rescuers()) if s.quick or s.name == "keys"),
+)

@@ -1,0 +1,46 @@
+"""The guards of guards.toml: what protects what, and which proofs miss it when it is gone."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One guard: where it is, what it looks like, what is there without it, who notices."""
+
+    name: str
+    file: str
+    text: str
+    without: str
+    tests: list[str]
+    schedule: str = ""  # of the explorer: SCENARIO:TURNS
+    no_schedule: str = ""  # why no order of steps shows that it is missing
+    drill: str = ""  # a scenario of the drills
+    model: str = ""  # the broken variant of the model that leaves out the same
+
+
+def guards() -> list[Guard]:
+    """All of them, in the order of the file."""
+    listed = tomllib.loads((ROOT / "proofs" / "guards.toml").read_text("utf-8"))
+    return [Guard(**entry) for entry in listed["guard"]]
+
+
+@contextmanager
+def package_without(guard: Guard) -> Iterator[Path]:
+    """A copy of src/ with the guard taken out of it, for PYTHONPATH."""
+    with tempfile.TemporaryDirectory(prefix="faultline-mutant-") as folder:
+        shutil.copytree(ROOT / "src", folder, dirs_exist_ok=True)
+        source = Path(folder) / "faultline" / guard.file
+        text = source.read_text("utf-8")
+        assert text.count(guard.text) == 1, f"{guard.name}: not exactly once in {guard.file}"
+        source.write_text(text.replace(guard.text, guard.without), "utf-8")
+        yield Path(folder)
