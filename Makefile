@@ -76,16 +76,16 @@ report: .venv/.report ## reports/latest/report.html, from what drills, compariso
 	@$(PY) -m proofs.report
 
 .PHONY: mutants
-mutants: .venv/.ready ## remove each guard in turn; a named test must fail every time (minutes)
+mutants: .venv/.ready ## remove each guard in turn; the proofs named for it must fail every time (minutes)
 	@$(PY) -m proofs.mutants
 
 .PHONY: explore
 explore: .venv/.ready ## every order of the steps of a few sessions, on a real server (20 minutes)
-	@$(PY) -m proofs.explore
+	@$(PY) -m proofs.explore run
 
 .PHONY: explore-quick
 explore-quick: .venv/.ready ## a subset of it (about 2 minutes)
-	@$(PY) -m proofs.explore --quick
+	@$(PY) -m proofs.explore run --quick
 
 .PHONY: model
 model: .venv/.ready ## check the protocol's model with TLC, over a million states (minutes; needs Java)

@@ -84,7 +84,7 @@ def test_a_schedule_that_misses_a_guard_is_found_by_looking_for_it(place: Place)
     guard = next(guard for guard in mutants() if guard.name == "renew revives no dead lease")
     caught = hunt_mutant(*place, guard)
     assert caught is not None
-    assert FOUND[guard.name] in caught[1].told[0]
+    assert FOUND[guard.name] in caught.told[0]
 
 
 def test_in_faultline_itself_the_same_scenarios_find_nothing(place: Place) -> None:

@@ -9,6 +9,7 @@ import time
 
 from proofs.explore.arena import Arena, install, server
 from proofs.explore.broken import hunt_mutant, mutants
+from proofs.explore.play import Diverged
 from proofs.explore.run import run
 from proofs.explore.search import replay
 from proofs.explore.small import SCENARIOS
@@ -16,29 +17,41 @@ from proofs.explore.timeline import timeline
 
 
 def main(arguments: list[str]) -> int:
-    """Explore, unless another command is given."""
-    if arguments[:1] == ["replay"]:
-        return replay_one(arguments[1])
-    if arguments[:1] == ["mutants"]:
-        return find_mutants(arguments[1:])
-    if arguments[:1] == ["list"]:
-        for scenario in SCENARIOS:
-            print(f"{scenario.name:<32} {scenario.about}")
-        return 0
-    return explore_all(arguments)
+    """One of the four commands."""
+    options = parser().parse_args(arguments)
+    if options.command == "run":
+        return explore_all(options.words, options.quick, options.processes)
+    if options.command == "replay":
+        return replay_one(options.id)
+    if options.command == "hunt":
+        return find_mutants(options.words)
+    for scenario in SCENARIOS:
+        print(f"{scenario.name:<32} {scenario.about}")
+    return 0
 
 
-def explore_all(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m proofs.explore")
-    parser.add_argument("words", nargs="*", help="only scenarios with one of these in their names")
-    parser.add_argument("--quick", action="store_true", help="a subset, for `make test`")
-    parser.add_argument("--processes", type=int, help="default: one a core")
-    options = parser.parse_args(arguments)
+def parser() -> argparse.ArgumentParser:
+    whole = argparse.ArgumentParser(prog="python -m proofs.explore")
+    commands = whole.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="all schedules of all scenarios")
+    run.add_argument("words", nargs="*", help="only scenarios with one of these in their names")
+    run.add_argument("--quick", action="store_true", help="a subset, for `make test`")
+    run.add_argument("--processes", type=int, help="default: one a core")
+    one = commands.add_parser("replay", help="one schedule, as a timeline")
+    one.add_argument("id", help="SCENARIO:TURNS, as a run prints it")
+    hunt = commands.add_parser("hunt", help="remove guards of the SQL; which schedule misses them?")
+    hunt.add_argument("words", nargs="*", help="only guards with one of these in their names")
+    commands.add_parser("list", help="the scenarios")
+    return whole
+
+
+def explore_all(words: list[str], quick: bool, processes: int | None) -> int:
+    """Exit code 1 if a schedule is bad, or if there is none."""
     chosen = [
         scenario
         for scenario in SCENARIOS
-        if (scenario.quick or not options.quick)
-        and (not options.words or any(word in scenario.name for word in options.words))
+        if (scenario.quick or not quick)
+        and (not words or any(word in scenario.name for word in words))
     ]
     began = time.monotonic()
     print(
@@ -46,19 +59,19 @@ def explore_all(arguments: list[str]) -> int:
         file=sys.stderr,
     )
     with server() as running:
-        tally = run(running.url, chosen, options.processes)
+        tally = run(running.url, chosen, processes)
     print(
-        f"{time.monotonic() - began:.0f} s; {tally.raced} turns that a race inside the server did "
-        "not give again were passed over",
+        f"{time.monotonic() - began:.0f} s; {tally.passed_over} turns that a race inside the "
+        "server did not give again were passed over",
         file=sys.stderr,
     )
-    counts = ("schedules", "violations", "deadlocks", "blocked_steps")
+    counts = ("schedules", "violations", "deadlocks", "blocked_steps", "passed_over")
     print(json.dumps({name: getattr(tally, name) for name in counts}))
     return 0 if tally.holds and tally.schedules else 1
 
 
 def find_mutants(words: list[str]) -> int:
-    """Remove each guard of the SQL in turn, and say which schedule shows it, if any does."""
+    """Remove each of these guards in turn, and say which schedule shows it, if any does."""
     chosen = [g for g in mutants() if not words or any(word in g.name for word in words)]
     found = tried = 0
     with server() as running:
@@ -71,10 +84,10 @@ def find_mutants(words: list[str]) -> int:
                 continue
             tried += 1
             found += caught is not None
-            where = f"{caught[0]}, schedule {caught[1].schedules}" if caught else "-"
-            print(f"  {guard.name:<60} {where}", file=sys.stderr, flush=True)
+            told = caught.told[0] if caught else "-"
+            print(f"  {guard.name:<60} {told.split(' ')[0]}", file=sys.stderr, flush=True)
             if caught and words:
-                print(caught[1].told[0] + "\n", file=sys.stderr, flush=True)
+                print(told + "\n", file=sys.stderr, flush=True)
     print(json.dumps({"mutants": tried, "found_by_explorer": found}))
     return 0
 
@@ -84,13 +97,17 @@ def replay_one(identity: str) -> int:
     name, _, turns = identity.partition(":")
     scenario = next((scenario for scenario in SCENARIOS if scenario.name == name), None)
     if scenario is None:
-        print(f"there is no scenario {name}; `list` has them", file=sys.stderr)
+        print(f"there is no scenario {name!r}; `list` has them", file=sys.stderr)
         return 2
     with (
         server() as running,
         Arena(running.url, install(running.url), splits=scenario.splits) as arena,
     ):
-        played = replay(arena, scenario, turns)
+        try:
+            played = replay(arena, scenario, turns)
+        except Diverged as error:
+            print(f"these turns cannot be given: {error}", file=sys.stderr)
+            return 2
     print(timeline(played))
     return 1 if played.bad else 0
 

@@ -180,8 +180,8 @@ def play_without(url: str, template: str, guard: Guard) -> Played:
         return replay(arena, scenario, turns)
 
 
-def hunt_mutant(url: str, template: str, guard: Guard) -> tuple[str, Tally] | None:
-    """The scenario that finds Faultline without this guard, and what it found; None if none does.
+def hunt_mutant(url: str, template: str, guard: Guard) -> Tally | None:
+    """What the first scenario has found that misses this guard; None if none does.
 
     Raises LookupError if the guard is not in the body of a function.
     """
@@ -200,7 +200,7 @@ def hunt_mutant(url: str, template: str, guard: Guard) -> tuple[str, Tally] | No
             tally = explore(arena, scenario, at_most=_AT_MOST - spent, until_bad=True)
             spent += tally.schedules
             if not tally.holds:
-                return scenario.name, tally
+                return tally
             if spent >= _AT_MOST:
                 break
     return None

@@ -20,6 +20,7 @@ from proofs.explore.search import prefixes, schedules
 from proofs.explore.timeline import timeline
 
 SHARED_TURNS = 2
+SILENCE_SECONDS = 10.0  # after which a large scenario says how far it is
 TOLD = 3  # timelines a scenario; the rest is counted
 
 
@@ -31,7 +32,7 @@ class Tally:
     violations: int = 0
     deadlocks: int = 0
     blocked_steps: int = 0
-    raced: int = 0
+    passed_over: int = 0
     told: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
@@ -39,7 +40,7 @@ class Tally:
         self.violations += other.violations
         self.deadlocks += other.deadlocks
         self.blocked_steps += other.blocked_steps
-        self.raced += other.raced
+        self.passed_over += other.passed_over
         self.told += other.told[: TOLD - len(self.told)]
 
     @property
@@ -58,7 +59,7 @@ def explore(
     """All schedules with this prefix, or the first so many, or those up to the first bad one."""
     tally = Tally()
     for played in schedules(arena, scenario, prefix):
-        tally.raced += played.raced
+        tally.passed_over += played.raced
         tally.schedules += not played.raced
         tally.violations += bool(played.broken)
         tally.deadlocks += played.deadlocks
@@ -106,25 +107,34 @@ def run(url: str, scenarios: Iterable[Scenario], processes: int | None = None) -
     tasks = [(n, p) for n, s in enumerate(chosen) for p in prefixes(s, SHARED_TURNS)]
     left = {n: len(prefixes(s, SHARED_TURNS)) for n, s in enumerate(chosen)}
     tallies = [Tally() for _ in chosen]
-    whole, began = Tally(), time.monotonic()
+    whole, played, began, said = Tally(), 0, time.monotonic(), time.monotonic()
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes or os.cpu_count(), _begin, (url, install(url), chosen)) as pool:
         for number, tally in pool.imap_unordered(_task, tasks):
             tallies[number].add(tally)
             left[number] -= 1
+            played += tally.schedules
+            now = time.monotonic()
             if left[number] == 0:
                 whole.add(tallies[number])
-                _report(chosen[number], tallies[number], whole, time.monotonic() - began)
+                _report(chosen[number], tallies[number], now - began, played)
+            elif now - said < SILENCE_SECONDS:
+                continue
+            else:
+                _say(f"{now - began:6.0f} s  {played:>7}  {chosen[number].name} …")
+            said = now
     return whole
 
 
-def _report(scenario: Scenario, tally: Tally, whole: Tally, seconds: float) -> None:
+def _report(scenario: Scenario, tally: Tally, seconds: float, played: int) -> None:
     verdict = "holds" if tally.holds else "BROKEN"
-    print(
-        f"{seconds:6.0f} s  {whole.schedules:>7}  {scenario.name:<32} {tally.schedules:>6} "
-        f"schedules, {tally.blocked_steps:>5} blocked steps, {verdict}",
-        file=sys.stderr,
-        flush=True,
+    _say(
+        f"{seconds:6.0f} s  {played:>7}  {scenario.name:<32} {tally.schedules:>6} "
+        f"schedules, {tally.blocked_steps:>5} blocked steps, {verdict}"
     )
     for told in tally.told:
-        print(told + "\n", file=sys.stderr, flush=True)
+        _say(told + "\n")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

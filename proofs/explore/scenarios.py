@@ -93,7 +93,7 @@ def takeovers() -> list[Scenario]:
         Scenario(
             f"takeover-{name}",
             f"a stalled worker ({name}) against expiry, reclaim and its successor",
-            (a(program), T, R_TWICE if name in ("gate", "fenced", "once") else R, B_PATIENT),
+            (a(program), T, R_TWICE if name == "gate" else R, B_PATIENT),
             quick=name in ("gate-first", "guarded", "step", "complete", "release", "renew"),
         )
         for name, program in {**PROGRAMS, **{f"alone-{n}": p for n, p in ALONE.items()}}.items()
@@ -222,7 +222,7 @@ def cancels() -> list[Scenario]:
         Scenario(
             f"cancel-{name}",
             f"a cancel against {name}, expiry, reclaim and the next claim",
-            (a(PROGRAMS[name]), x, T, R, B_CLAIMS),
+            (a(PROGRAMS[name]), x, T, R_ALONE, B_CLAIMS),
             quick=name == "fail",
         )
         for name in ("once", "complete", "fail", "snooze", "release", "renew", "cancel_attempt")
