@@ -20,7 +20,7 @@ from tests.clocks import needs_a_wrong_clock, off_by
 from tests.command import CommandLine
 from tests.conftest import database_url
 from tests.pooler import needs_pgbouncer, pgbouncer
-from tests.stage import Stage
+from tests.stage import Stage, until
 
 NAMES = [
     *("server", "schema", "roles", "clock", "pooler", "listen", "durability", "replication"),
@@ -162,6 +162,7 @@ def test_what_a_failover_may_lose_is_said_and_a_standby_is_no_place_to_work() ->
         assert "only copy" in findings(primary.url)["replication"].what
         with primary.standby() as standby:
             standby.start()
+            until_standbys_are(conn, "async")
             found = findings(primary.url)["replication"]
             assert found.level == "warn"
             assert "1 standby server, asynchronous" in found.what
@@ -169,15 +170,23 @@ def test_what_a_failover_may_lose_is_said_and_a_standby_is_no_place_to_work() ->
             assert found.level == "problem"
             assert "target_session_attrs" in found.do
             set_on(conn, "synchronous_standby_names", "*")
+            until_standbys_are(conn, "sync")
             assert findings(primary.url)["replication"].level == "ok"
             set_on(conn, "synchronous_commit", "local")
             assert findings(primary.url)["replication"].level == "warn"
             set_on(conn, "synchronous_commit", "off")
             assert findings(primary.url)["durability"].level == "problem"
             set_on(conn, "synchronous_commit", "on")
+        until_standbys_are(conn)
         found = findings(primary.url)["replication"]
         assert found.level == "problem"
         assert "commits wait" in found.what
+
+
+def until_standbys_are(conn: psycopg.Connection[Any], *states: str) -> None:
+    """The sender of each looks after itself: when it is there, and as what, and when it is gone."""
+    asked = "select sync_state from pg_stat_replication where state = 'streaming'"
+    until(lambda: [row[0] for row in conn.execute(asked)] == list(states), f"they are {states}")
 
 
 def set_on(conn: psycopg.Connection[Any], name: str, value: str) -> None:
