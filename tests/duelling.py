@@ -36,20 +36,24 @@ app = App()
 
 _go = threading.Event()
 _asking = threading.Lock()
+_connected = threading.Event()
 
 
 def _ask() -> None:
     """One question to the database for all who wait in this process."""
     with app.connect() as conn:
+        _connected.set()
         while conn.execute("select exists (select from go)").fetchone() != (True,):
             time.sleep(0.01)
     _go.set()
 
 
 def _inside(ctx: Context) -> None:
-    mark(ctx.job_id, ctx.token, "in")
+    """Not before somebody can ask: who is stopped while connecting has no connection afterwards."""
     if _asking.acquire(blocking=False):
         threading.Thread(target=_ask, daemon=True).start()
+    _connected.wait()
+    mark(ctx.job_id, ctx.token, "in")
 
 
 def hold(ctx: Context, here: bool) -> None:
