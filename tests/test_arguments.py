@@ -19,7 +19,7 @@ from uuid import UUID
 
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from faultline import InvalidArgument, WrongArguments
@@ -181,6 +181,7 @@ def test_a_producer_without_the_types_may_send_the_json_of_them(
     assert arguments.load(payload) == arguments.load({"x": stored})
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be busy
 @given(
     some.recursive(
         some.none() | some.booleans() | some.integers() | some.floats(allow_nan=False,
