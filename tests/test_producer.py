@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -111,7 +112,7 @@ def test_an_enqueue_whose_answer_was_lost_is_one_job(line: Line, stage: Stage) -
         many = app.task(name="many")(lambda n: n)
         line.lose = 1
         batch = many.enqueue_many([{"n": 1}, {"n": 2}])
-        assert line.lost == 3
+        until(lambda: line.lost == 3, "the line has passed all three on")
         assert job.status().state == "queued"
     assert jobs(stage) == 4
     assert len({job.id for job in batch}) == 2
@@ -236,7 +237,9 @@ def run(program: str, url: str) -> str:
     """A user's program, with every warning an error; it has to end by itself."""
     command = [sys.executable, "-W", "error", "-X", "dev", "-c", textwrap.dedent(program), url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr == ""
+    # asyncio, which is in its debug mode here, says how busy the machine is.
+    slow = re.compile(r"Executing <.*> took \d+\.\d+ seconds\n")
+    assert slow.sub("", done.stderr) == ""
     assert done.returncode == 0
     return done.stdout
 
@@ -375,10 +378,10 @@ def test_a_small_correction_does_not_let_ids_fall_back() -> None:
 def test_ids_of_a_forked_process_are_not_its_parents() -> None:
     ids = Ids()
     reader, writer = os.pipe()
-    if os.fork() == 0:
+    if (child := os.fork()) == 0:
         os.write(writer, ids().bytes)
         os._exit(0)
-    os.wait()
+    os.waitpid(child, 0)
     theirs = UUID(bytes=os.read(reader, 16))
     os.close(reader)
     os.close(writer)
