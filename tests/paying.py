@@ -27,7 +27,7 @@ create table seen (job_id uuid, token bigint, note text);
 grant select, insert on payment, go, seen to public;
 """
 INSERT = "insert into payment values (%s, %s, %s)"
-HURRIED_SECONDS = 2.5  # long enough to reach the COMMIT, however busy the machine is
+HURRIED_SECONDS = 5.0  # long enough to reach the COMMIT, however busy the machine is
 SOON = Backoff(base=0, cap=0)
 
 app = App()
@@ -169,14 +169,14 @@ async def async_hurried(ctx: Context) -> None:
         tx.complete({"paid": True})
 
 
-@app.task(lease_seconds=2)
+@app.task(lease_seconds=4)
 def sync_brief(ctx: Context) -> None:
     with ctx.transaction() as tx:
         tx.execute(INSERT, row(ctx))
         tx.complete({"paid": True})
 
 
-@app.task(lease_seconds=2)
+@app.task(lease_seconds=4)
 async def async_brief(ctx: Context) -> None:
     async with ctx.transaction() as tx:
         await tx.execute(INSERT, row(ctx))
@@ -233,7 +233,7 @@ def _watching(ctx: Context) -> Iterator[None]:
         over.set()
 
 
-@app.task(lease_seconds=6)
+@app.task(lease_seconds=12)
 def goes_on_after_completing(ctx: Context) -> None:
     with ctx.transaction() as tx:
         tx.execute(INSERT, row(ctx))

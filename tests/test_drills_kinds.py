@@ -75,7 +75,7 @@ def test_what_is_sent_into_a_silence_arrives_after_it(proxy: Proxy, ways: list[s
         question.join(0.1)
         assert question.is_alive()
         proxy.heal()
-        question.join(20)
+        question.join(60)
         assert question.answer == (42,)
 
 

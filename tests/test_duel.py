@@ -33,7 +33,7 @@ def test_a_worker_stopped_inside_its_handler_cannot_end_the_job_that_another_fin
     kind: str, ground: Ground, url: str
 ) -> None:
     stage = ground.stage
-    job_id = stage.enqueue(kind, lease_seconds=2)
+    job_id = stage.enqueue(kind, lease_seconds=4)
     ground.go(job_id, 2)  # B will not be held
     with Process(url) as a:
         ground.until_in(job_id, 1)
@@ -67,7 +67,7 @@ def test_a_stalled_handler_that_writes_late_is_refused_and_the_refusal_recorded(
 ) -> None:
     """The sync handler does not look at ctx.cancelled: it is the database that stops its INSERT."""
     stage = ground.stage
-    job_id = stage.enqueue("duel_sync", lease_seconds=2)
+    job_id = stage.enqueue("duel_sync", lease_seconds=4)
     ground.go(job_id, 2)
     with Process(url) as a:
         ground.until_in(job_id, 1)

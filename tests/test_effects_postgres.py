@@ -161,7 +161,7 @@ def test_an_earlier_attempt_waits_for_a_later_one_and_is_refused(
         refused = thread.submit(write, late, first)
         until(lambda: blocked(watcher, late), "the earlier attempt waits")
         ahead.commit()
-        error = refused.exception(20)
+        error = refused.exception(60)
         late.rollback()
     expected = StaleLease if isolation == "read committed" else psycopg.errors.SerializationFailure
     assert isinstance(error, expected)

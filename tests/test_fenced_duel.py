@@ -184,7 +184,7 @@ def test_whatever_a_handler_writes_with_no_worker_that_comes_back_late_leaves_an
 ) -> None:
     stage = ground.stage
     duel = Duel(ground, [*SHAPES, CUT_OFF] if told else SHAPES)
-    duel.enqueue(lease_seconds=4 if told else 600)
+    duel.enqueue(lease_seconds=10 if told else 600)
     options = {"app": "tests.duelling:app"}
     with Process(url, "--concurrency", "60", **options) as a:
         duel.until_all_are_in()

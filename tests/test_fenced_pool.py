@@ -49,7 +49,7 @@ def test_connections_that_died_between_two_jobs_cost_nobody_an_attempt(paying: S
         used = until(lambda: len(x := inside(paying, *first)) == 6 and x, "all are inside")
         go(paying, *first)
         for pid in used.values():
-            assert paying.value("select pg_terminate_backend(%s, 5000)", pid)
+            assert paying.value("select pg_terminate_backend(%s, 60000)", pid)
         second = enqueue(paying, *KEEPS)  # alone, so that nobody takes the dead ones for it
         until(lambda: len(inside(paying, *second)) == 2, "both are inside")
         go(paying, *second)
@@ -275,7 +275,7 @@ def test_a_pool_looks_for_the_database_every_few_seconds_however_long_it_is_away
         until(lambda: len(knocks) >= 6, "it has tried six times")
     asyncio.run(pool.aclose())
     pauses = [later - earlier for earlier, later in pairwise(knocks)]
-    assert max(pauses[:5]) < 6, pauses
+    assert max(pauses[:5]) < 10, pauses  # 4 s; doubled, the fifth would take 16 s
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def test_a_handler_waiting_in_a_fenced_transaction_is_cut_off_when_its_lease_is_
 ) -> None:
     """Its thread hangs in a statement of an hour: only cutting its connection frees it."""
     stage = ground.stage
-    job_id = stage.enqueue("inside_a_transaction", lease_seconds=2)
+    job_id = stage.enqueue("inside_a_transaction", lease_seconds=4)
     with Process(url) as a:
         sleeping = (
             "select count(*) from pg_stat_activity where query = 'select pg_sleep(3600)' "
@@ -47,7 +47,7 @@ def test_a_handler_waiting_in_a_fenced_transaction_is_cut_off_when_its_lease_is_
 def test_a_fenced_transaction_of_a_lost_attempt_is_rolled_back(ground: Ground, url: str) -> None:
     """The transaction was opened before the stall, and is left after the takeover."""
     stage = ground.stage
-    job_id = stage.enqueue("inside_an_async_transaction", lease_seconds=2)
+    job_id = stage.enqueue("inside_an_async_transaction", lease_seconds=4)
     with Process(url) as a:
         ground.until_in(job_id, 1)
         a.stall()
@@ -68,7 +68,7 @@ def test_a_block_of_the_handlers_own_inside_a_fenced_transaction_commits_nothing
 ) -> None:
     stage = ground.stage
     failing = stage.enqueue("savepoint", {"fail": True}, max_attempts=1)
-    stale = stage.enqueue("savepoint", lease_seconds=2)
+    stale = stage.enqueue("savepoint", lease_seconds=4)
     with Process(url) as a:
         ground.until_state(failing, "failed")
         ground.until_in(stale, 1)

@@ -16,7 +16,7 @@ from tests.stage import Stage
 @pytest.fixture
 def race(database: str) -> Race:
     prepare(database, "faultline")
-    return play(database, "faultline", lease_seconds=1.0, stall_seconds=2.5)
+    return play(database, "faultline", lease_seconds=2.0, stall_seconds=3.5)
 
 
 @pytest.mark.both_servers

@@ -34,13 +34,13 @@ async def in_the_loop() -> None:
 
 
 async def run(task: str, seconds_ago: float) -> tuple[Ending, list[Event]]:
-    lease = Lease(uuid.uuid4(), 1, 1, 1, 0, 0, 0, 1.0, task, {}, None)
+    lease = Lease(uuid.uuid4(), 1, 1, 1, 0, 0, 0, 60.0, task, {}, None)
     attempt = Attempt(lease, app.tasks[task], time.monotonic() - seconds_ago)
     events: list[Event] = []
     ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
     execution = Execution("A", events.append, ended.set_result, None)
     execution.start(attempt)
-    ending = await asyncio.wait_for(ended, 20)
+    ending = await asyncio.wait_for(ended, 60)
     execution.stop()
     return ending, events
 
@@ -48,7 +48,7 @@ async def run(task: str, seconds_ago: float) -> tuple[Ending, list[Event]]:
 @pytest.mark.parametrize("task", ["in_a_thread", "in_the_loop"])
 def test_a_handler_whose_lease_may_be_lost_already_is_not_begun(task: str) -> None:
     began.clear()
-    ending, events = asyncio.run(run(task, seconds_ago=5))
+    ending, events = asyncio.run(run(task, seconds_ago=300))
     assert began == []
     assert isinstance(ending, Released), "handed back, in case it is still there"
     assert "lease_lost" in [event.event for event in events]

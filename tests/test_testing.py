@@ -228,7 +228,7 @@ def test_a_run_that_is_cancelled_hands_its_job_back(app: App, testing: Testing, 
 
     async def main() -> None:
         running = asyncio.ensure_future(testing.arun(job))
-        await asyncio.to_thread(inside.wait, 20)
+        await asyncio.to_thread(inside.wait, 60)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

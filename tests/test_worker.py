@@ -36,6 +36,7 @@ def test_the_result_of_a_handler_is_kept(ground: Ground, worker: Process, task: 
     job_id = ground.stage.enqueue(task, {"a": 1, "b": 2})
     ground.until_state(job_id, "succeeded")
     assert ground.stage.job(job_id)["result"] == 3
+    worker.until("job_completed", job_id=job_id)  # what came before has been read as well
     names = [seen["event"] for seen in worker.events if seen.get("job_id") == str(job_id)]
     assert names[:2] == ["lease_acquired", "execution_started"]
 
@@ -164,7 +165,7 @@ def test_progress_can_be_seen_while_the_job_runs(ground: Ground, worker: Process
 def test_a_handler_that_blocks_the_loop_for_several_leases_keeps_its_lease(
     ground: Ground, worker: Process
 ) -> None:
-    job_id = ground.stage.enqueue("blocks_the_loop", {"seconds": 5}, lease_seconds=2)
+    job_id = ground.stage.enqueue("blocks_the_loop", {"seconds": 7}, lease_seconds=3)
     ground.until_state(job_id, "succeeded")
     assert ground.stage.job(job_id)["result"] == "token 1"
     assert ground.stage.outcomes(job_id) == [(1, "succeeded")]
@@ -174,7 +175,7 @@ def test_without_a_parent_a_dead_workers_job_is_taken_over_half_a_second_after_e
     ground: Ground,
 ) -> None:
     with ground.stage.login("worker") as url, Process(url) as a:
-        jobs = [ground.stage.enqueue("held", lease_seconds=seconds) for seconds in (2, 3, 4)]
+        jobs = [ground.stage.enqueue("held", lease_seconds=seconds) for seconds in (4, 5, 6)]
         for job_id in jobs:
             ground.until_in(job_id, 1)
         with Process(url) as b:
@@ -210,7 +211,7 @@ def test_a_log_that_nobody_reads_does_not_stop_the_worker(ground: Ground) -> Non
     """Its pipe is full after 64 KiB; leases are kept and jobs are done all the same."""
     with ground.stage.login("worker") as url, Process(url) as worker:
         worker.ready()
-        job_id = ground.stage.enqueue("held", lease_seconds=3)
+        job_id = ground.stage.enqueue("held", lease_seconds=6)
         ground.until_in(job_id, 1)
         with worker.unread():
             many = [ground.stage.enqueue("add", {"a": n, "b": 0}) for n in range(400)]

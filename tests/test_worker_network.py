@@ -77,7 +77,7 @@ def test_a_connection_that_goes_silent_does_not_cost_a_running_job_its_lease(
     """The renewal is cut off after a quarter of the lease, and sent again on a new connection."""
     stage = ground.stage
     with Process(proxy.url) as worker:
-        job_id = stage.enqueue("held", lease_seconds=6)
+        job_id = stage.enqueue("held", lease_seconds=9)
         ground.until_in(job_id, 1)
         worker.ready()
         expiry = "select expires_at from {schema}.lease where job_id = %s"

@@ -20,12 +20,12 @@ def test_two_thousand_long_jobs_in_one_worker_all_keep_their_leases(ground: Grou
     stage, count = ground.stage, 2000
     new_id = Ids()
     ids = [new_id() for _ in range(count)]
-    stage.verbs.enqueue_many("rests", ids, [{}] * count, lease_seconds=6).run(stage.conn)
+    stage.verbs.enqueue_many("rests", ids, [{}] * count, lease_seconds=12).run(stage.conn)
     with stage.login("worker") as url, Process(url, "--concurrency", str(count)) as worker:
         leased = "select count(*) from {schema}.lease where started"
         until(lambda: stage.value(leased) == count, "all of them run")
         renewed = (
-            "select count(*) from {schema}.lease where expires_at > claimed_at + '12 s'::interval"
+            "select count(*) from {schema}.lease where expires_at > claimed_at + '24 s'::interval"
         )
         until(lambda: stage.value(renewed) == count, "each has outlived its first lease")
         stage.execute("insert into go values (null, 0)")
@@ -47,10 +47,10 @@ def test_a_worker_whose_clock_is_an_hour_off_works_like_any_other(
         stage.login("worker", "producer") as url,
         Process(url, prefix=" ".join(off_by(offset))) as worker,
     ):
-        job_id = stage.enqueue("held", lease_seconds=3)
+        job_id = stage.enqueue("held", lease_seconds=6)
         ground.until_in(job_id, 1)
         claimed = stage.value("select claimed_at from {schema}.lease where job_id = %s", job_id)
-        renewed = "select expires_at > %s + '6 s'::interval from {schema}.lease where job_id = %s"
+        renewed = "select expires_at > %s + '12 s'::interval from {schema}.lease where job_id = %s"
         until(lambda: stage.value(renewed, claimed, job_id), "it renews by the database's clock")
         difference = stage.value("select clock_difference_seconds from {schema}.workers")
         assert round(difference / 3600) == int(offset[:2]), "the difference is seen"
@@ -74,7 +74,7 @@ def test_a_worker_works_through_pgbouncer_in_transaction_mode(ground: Ground, di
         with Process(pooled, "--concurrency", "5", **variables) as worker:
             worker.ready()
             jobs = [stage.enqueue("add", {"a": n, "b": 1}) for n in range(50)]
-            slow = stage.enqueue("held", lease_seconds=3)
+            slow = stage.enqueue("held", lease_seconds=6)
             ground.until_in(slow, 1)
             for job_id in jobs:
                 ground.until_state(job_id, "succeeded")

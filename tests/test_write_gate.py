@@ -20,7 +20,7 @@ from faultline.errors import StaleLease
 from tests.stage import Stage, until
 
 pytestmark = pytest.mark.both_servers
-BRIEF_SECONDS = 1.5  # of a lease that shall run out, but not before the session is behind its gate
+BRIEF_SECONDS = 3.0  # of a lease that shall run out, but not before the session is behind its gate
 every_isolation = pytest.mark.parametrize(
     "isolation", ["read committed", "repeatable read", "serializable"]
 )
