@@ -25,6 +25,7 @@ from faultline.jobs import Lease
 from faultline.protocol import Protocol
 from faultline.reading import Reading
 
+SETTLING = ("complete", "fail", "snooze", "release", "cancel_attempt")
 DEADLINE_SECONDS = float(os.environ.get("FAULTLINE_TEST_PATIENCE", "60"))
 
 
@@ -156,6 +157,11 @@ class Stage:
         return [(row["invariant"], row["job_id"]) for row in rows]
 
     # ── order ────────────────────────────────────────────────────────────────────────────────────
+
+    def be_patient(self) -> None:
+        """Verbs that end attempts wait for whoever holds a lease; otherwise for a second only."""
+        for verb in SETTLING:
+            self.execute(f"alter function {{schema}}.{verb} set lock_timeout = '60s'")
 
     def background(self, call: Call[Any] | str, conn: Connection[Any]) -> Background:
         """Run a call on its own thread, because it is going to wait for a lock."""

@@ -75,6 +75,7 @@ WAITING: dict[str, Any] = {
 def test_a_verb_that_may_wait_takes_the_leases_in_the_order_of_the_jobs(
     stage: Stage, verb: str
 ) -> None:
+    stage.be_patient()
     low, high = sorted(stage.running("A") for _ in range(2))
     row = "select 1 from {schema}.lease where job_id = %s for update"
     holder = stage.connect(isolation="read committed")

@@ -167,6 +167,7 @@ def test_a_stale_write_that_waits_for_the_reclaim_in_progress_is_refused_when_it
 def test_a_renewal_that_commits_while_an_ending_waits_does_not_make_a_live_worker_stale(
     stage: Stage, verb: str
 ) -> None:
+    stage.be_patient()
     attempt = stage.running("A")
     keeper = stage.connect(isolation="read committed")
     assert stage.verbs.renew([attempt]).run(keeper)[0].verdict == "renewed"

@@ -75,6 +75,7 @@ def test_busy_is_what_any_open_transaction_holds_and_nothing_else(stage: Stage) 
 
 @pytest.mark.parametrize("verb", [*SETTLE, "complete_one"])
 def test_an_ending_that_waited_for_a_step_is_later_than_the_step(stage: Stage, verb: str) -> None:
+    stage.be_patient()
     attempt = stage.running("A")
     handler = stage.connect(isolation="read committed")
     stage.verbs.assert_fence(*attempt).run(handler)
