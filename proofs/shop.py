@@ -20,7 +20,7 @@ app = App()
 @app.task(queue=QUEUE, lease_seconds=LEASE_SECONDS)
 def charge(ctx: Context, order_id: int) -> dict[str, int]:
     """Takes its time, never looks at ctx.cancelled, and writes on a connection of its own."""
-    time.sleep(0.3)  # the payment provider thinks
+    time.sleep(1.0)  # the payment provider thinks: long enough to be stopped meanwhile
     with app.connect(autocommit=False) as conn:
         conn.execute(
             "insert into faultline_demo.charge values (%s, %s, %s)",
