@@ -20,6 +20,7 @@ from proofs.explore.broken import (
     hunt_mutant,
     mutants,
     play_without,
+    without,
 )
 from proofs.explore.judge import Judge
 from proofs.explore.run import explore
@@ -73,6 +74,22 @@ def test_a_guard_that_is_gone_is_missed_in_the_schedule_named_for_it(
     told = timeline(play_without(*place, guard))
     assert "BROKEN" in told or "DEADLOCK" in told
     assert FOUND.get(guard.name, "") in told
+
+
+@pytest.mark.parametrize(
+    ("scenario", "guard", "instead", "told"),
+    [
+        ("short-complete", "complete compares the token", "false", "complete of"),
+        ("short-gate", "the gate reads a clock that moves", "true", "assert_fence of"),
+    ],
+)
+def test_a_queue_that_refuses_the_living_is_found(
+    place: Place, scenario: str, guard: str, instead: str, told: str
+) -> None:
+    short = next(s for s in shorts() if s.name == scenario)
+    with Arena(*place, broken=without(guard, instead)) as arena:
+        tally = explore(arena, short, until_bad=True)
+    assert f"{told} token 1 was refused, but its lease is alive" in tally.told[0]
 
 
 def test_every_guard_in_the_sql_has_its_schedule_or_says_why_none_shows_it() -> None:

@@ -165,6 +165,6 @@ begin
           from explore.effect e join faultline.attempt a on a.job_id = e.job_id
          where e.kind = 'once' and a.outcome = 'succeeded' and a.fencing_token <> e.token
         union all
-        select format('%s jobs under one idempotency key', count(*)) from faultline.job
-         where payload = '1' having count(*) > 2);
+        select format('%s jobs under the idempotency key %s', count(*), payload) from faultline.job
+         where jsonb_typeof(payload) = 'string' group by payload having count(*) > 1);
 end $$;

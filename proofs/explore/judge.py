@@ -9,6 +9,8 @@ back by its own ending, or a higher token was leased. Then
     alive   no lease is reclaimed that has not run out, or taken from a worker that was not named
     token   a claim gives a token higher than any before it
     asked   no job is claimed whose last attempt was ended after a cancel of it had committed
+    live    no verb, and no COMMIT of a fenced transaction, is refused while the lease is alive:
+            without this rule a Faultline that refuses everything would break none
 
 What is in the database at the end is judged by arena.sql: the invariants, and the user's rows.
 """
@@ -107,11 +109,25 @@ class Judge:
             here.fenced += accepted
         if step.means is Means.CHECKED:
             here.fenced.clear()
+        refused = refused_of(step, rows)
+        self._refused_rightly(actor, step, refused)
         if step.records:
-            here.refused += refused_of(step, rows)
+            here.refused += refused
         whole = len(accepted) == (1 if step.reads is Reads.RAISES else len(attempts))
         some = "accepted for " + self._names(accepted) if accepted else "refused"
         return whole, "accepted" if whole else some
+
+    def raised_stale(self, actor: str, step: Step, attempts: list[Attempt]) -> None:
+        """The same for a step that says so with an error."""
+        asked = self._open[actor].fenced if step.means is Means.COMMIT else attempts[:1]
+        self._refused_rightly(actor, step, asked)
+
+    def _refused_rightly(self, actor: str, step: Step, refused: list[Attempt]) -> None:
+        for attempt in refused:
+            if not (attempt in self._late or attempt in self._over | self._open[actor].ends):
+                self.broken.append(
+                    f"{step.name} of {self._name(attempt)} was refused, but its lease is alive"
+                )
 
     def committed(self, actor: str) -> None:
         """Its transaction has ended well; what it did counts from now on."""

@@ -18,9 +18,10 @@ from proofs.explore.session import PATIENCE_SECONDS, Answer, Session, Stuck
 from proofs.explore.steps import Means, Reads, Step
 
 DEADLOCK = "40P01"
+STALE = "LF001"
 # What a client has to be ready for: stale, a step that is done, unfenced, a retry, and what the
 # check in the client raises. Any other error is a finding.
-EXPECTED = {"LF001", "LF003", "LF006", "40001", "22012", DEADLOCK}
+EXPECTED = {STALE, "LF003", "LF006", "40001", "22012", DEADLOCK}
 
 
 class Diverged(Exception):
@@ -256,6 +257,8 @@ class Play:
         self.played.deadlocks += answer.sqlstate == DEADLOCK
         if answer.sqlstate not in EXPECTED:
             self.played.broken.append(f"{player.step.name} raised {line.outcome}")
+        if answer.sqlstate == STALE:
+            self.judge.raised_stale(player.name, player.step, player.attempts)
         player.open = player.open or bool(player.step.begin)
         player.session.rollback()
         self.judge.ended(player.name)

@@ -145,11 +145,11 @@ def places() -> list[Scenario]:
         ),
         Scenario(
             "orders-keys",
-            "two use two keys in both orders, behind a third that rolls back",
+            "two use two keys in both orders; one waits in between for a third, that rolls back",
             (
-                Actor("E", (steps.enqueue("xy"),)),
+                Actor("E", (steps.enqueue("xzy"),)),
                 Actor("F", (steps.enqueue("yx"),)),
-                Actor("G", (*transaction(steps.enqueue("yz"))[:-1], steps.ROLLBACK)),
+                Actor("G", (*transaction(steps.enqueue("z"))[:-1], steps.ROLLBACK)),
             ),
             jobs=0,
             place="ready",

@@ -12,6 +12,7 @@ Parameters are named, and resolved when the step is sent:
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -309,10 +310,10 @@ RETRY_BACKWARDS = Step("retry (other order)", RETRY.statement, ("backwards_every
 
 
 def enqueue(keys: str) -> Step:
-    """Two jobs under these keys, in this order."""
-    first, second = keys[0], keys[1]
+    """A job under each of these keys, in this order; its payload is its key."""
+    ids = ", ".join("faultline.new_id()" for _ in keys)
     return Step(
-        f"enqueue_many {first}, {second}",
-        "select faultline.enqueue_many('work', array[faultline.new_id(), faultline.new_id()], "
-        f"'[1, 1]', 'explore', idempotency_keys => array['{first}', '{second}'])",
+        f"enqueue_many {', '.join(keys)}",
+        f"select faultline.enqueue_many('work', array[{ids}], '{json.dumps(list(keys))}', "
+        f"'explore', idempotency_keys => string_to_array('{','.join(keys)}', ','))",
     )
