@@ -8,6 +8,7 @@ scenarios on the whole Faultline must give none. `make explore` enumerates all o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -46,7 +47,61 @@ FOUND = {
     "the fence is checked at commit": "a fenced transaction of token 1 was committed, but",
     "complete locks leases in one order": "DEADLOCK",
     "a claim of one does not wait for another": "claim raised 55P03",
+    "complete_one aborts the stale transaction": "commits with the success is there 2 times",
+    "complete_one compares the token": "an effect of token 1, yet the success is of token 2",
+    "fenced: whoever would record a step twice cannot commit": "commits with a step is there 2",
+    "an own ending is no refusal": "has ended by itself, and was recorded as refused",
+    "reclaim_dead touches only that worker": "took token 2, which is not A's",
+    "the fence takes only an ending of its own transaction": "but it had ended (complete)",
+    "a rescue raises the epoch": "token 1 was leased after token 1",
+    "settling: a failure ends after it has waited": "3_no_stale_transition",
 }
+
+# The same for slips that are no guard's absence: the scenario, the function, what is replaced.
+SLIPS = [
+    ("wait-reclaim", "reclaim", "for update skip locked", "for update", "reclaim waits, which it"),
+    ("wait-gate", "hold_lease", "for key share", "for share", "execute waits, which it never may"),
+    ("orders-adopt", "adopt", "order by job_id offset 0", "order by job_id desc", "DEADLOCK"),
+    ("orders-retry", "retry", "order by j offset 0", "offset 0", "DEADLOCK"),
+    (
+        "short-renew",
+        "renew",
+        "where l.fencing_token = u.token and l.expires_at > v_now\n               for",
+        "where l.expires_at > v_now\n               for",
+        "renew said nothing of token 1",
+    ),
+    (
+        "part-fail",
+        "finish",
+        "cardinality(finish.taken) is distinct from cardinality(finish.job_ids)",
+        "finish.taken = '{}'",
+        "fail of job 1 token 1 was accepted",
+    ),
+    (
+        "overtaken-once",
+        "complete_one",
+        "if not found then",
+        "v_lease.job_id := complete_one.job_id;"
+        " v_lease.fencing_token := complete_one.token; v_lease.claimed_at := v_now;"
+        " v_lease.worker := 'A'; v_lease.expires_at := v_now; if false then",
+        "complete_one raised 23505",
+    ),
+    (
+        "asked-lost",
+        "put_back",
+        "end_cancelled(put_back.freed, put_back.moment)",
+        "'{}'",
+        "but the job had been cancelled",
+    ),
+    ("orders-keys", "hold_key", "if found then", "if true then", "jobs under the idempotency key"),
+    (
+        "inside-claim-release",
+        "claim_one",
+        "v_now := clock_timestamp();",
+        "v_now := statement_timestamp();",
+        "3_no_stale_transition",
+    ),
+]
 
 WITH_A_SCHEDULE = [guard for guard in mutants() if guard.schedule]
 
@@ -74,6 +129,39 @@ def test_a_guard_that_is_gone_is_missed_in_the_schedule_named_for_it(
     told = timeline(play_without(*place, guard))
     assert "BROKEN" in told or "DEADLOCK" in told
     assert FOUND.get(guard.name, "") in told
+
+
+@pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: f"{slip[1]} in {slip[0]}")
+def test_a_slip_is_found(place: Place, slip: tuple[str, str, str, str, str]) -> None:
+    name, function, text, instead, told = slip
+    scenario = next(s for s in SCENARIOS if s.name == name)
+
+    def broken(conn: psycopg.Connection[Any]) -> str:
+        (whole,) = conn.execute(
+            "select pg_get_functiondef(%s::regproc)", (f"faultline.{function}",)
+        ).fetchone() or ("",)
+        assert text in whole
+        return str(whole.replace(text, instead))
+
+    with Arena(*place, splits=scenario.splits, broken=broken) as arena:
+        tally = explore(arena, scenario, until_bad=True)
+    assert told in "".join(tally.told)
+
+
+def test_reclaim_takes_and_the_next_worker_is_leased_the_job(place: Place) -> None:
+    """Otherwise nothing would be refused, since nothing would be taken over."""
+    scenario = next(s for s in shorts() if s.name == "short-complete")
+    with Arena(*place) as arena:
+        lines = {f"{x.text} → {x.outcome}" for p in schedules(arena, scenario) for x in p.lines}
+    assert {
+        "reclaim → token 1",
+        "reclaim → none",
+        "claim → token 2",
+        "claim → nothing",
+        "complete, token 1 → accepted",
+        "complete, token 1 → refused, rolls back",
+        "complete_one, token 2 → accepted",
+    } <= lines
 
 
 @pytest.mark.parametrize(

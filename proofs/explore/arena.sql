@@ -71,7 +71,7 @@ end $$;
 
 -- fresh: a clean table, and so many jobs in this place; those that were claimed were A's. Beside
 -- the tables' names: `dead` has failed for good, `fragile` may not crash, `unstarted` neither, but
--- it has not begun, `asked` was asked to stop, `lost` is leased to A and nobody knows.
+-- it has not begun, `parked` has crashed and is in quarantine, `asked` was asked to stop, `lost` is leased to A and nobody knows.
 create function explore.fresh(jobs integer, place text) returns uuid[] language plpgsql as $$
 declare
     v_lanes integer[] := array(select lane from faultline.lane);
@@ -80,8 +80,8 @@ declare
 begin
     perform explore.clear();
     perform faultline.enqueue('work', '{}', 'explore', id => j, max_attempts => 9,
-                              max_crashes => case when place in ('fragile', 'unstarted') then 1
-                                             else 9 end,
+                              max_crashes => case when place in ('fragile', 'unstarted', 'parked')
+                                             then 1 else 9 end,
                               delay_seconds => case place when 'scheduled' then 60 else 0 end)
        from unnest(v_jobs) j;
     if place = 'scheduled' then
@@ -91,6 +91,8 @@ begin
     end if;
     if place = 'dead' then
         perform faultline.fail(v_jobs, v_tokens, null, null, array_fill(true, array[jobs]));
+    elsif place = 'parked' then
+        perform faultline.reclaim_dead('A');
     elsif place = 'asked' then
         perform faultline.cancel(v_jobs);
     elsif place = 'lost' then
@@ -155,7 +157,10 @@ begin
           from faultline.job j
          where exists (select from faultline.quarantine q where q.job_id = j.id)
                <> ((select count(*) from faultline.attempt a
-                     where a.job_id = j.id and a.outcome = 'expired' and a.started)
+                     where a.job_id = j.id and a.outcome = 'expired' and a.started
+                       and not exists (select from faultline.attempt r
+                                        where r.job_id = j.id and r.outcome = 'requeued'
+                                          and r.fencing_token > a.fencing_token))
                    >= j.max_crashes
                    and not exists (select from faultline.attempt a
                                     where a.job_id = j.id and a.final))

@@ -8,7 +8,8 @@ back by its own ending, or a higher token was leased. Then
     effect  no row of the user's commits after that, unless with that very ending
     alive   no lease is reclaimed that has not run out, or taken from a worker that was not named
     token   a claim gives a token higher than any before it
-    asked   no job is claimed whose last attempt was ended after a cancel of it had committed
+    asked   no job is claimed after a cancel has ended it, or whose last attempt was ended after a
+            cancel of it had committed
     live    no verb, and no COMMIT of a fenced transaction, is refused while the lease is alive:
             without this rule a Faultline that refuses everything would break none
 
@@ -84,6 +85,7 @@ class Judge:
             self._commits_fenced(actor)
         if step.means is Means.ASKED:
             here.asked |= {str(job) for job, verdict in rows if verdict != "finished"}
+            here.over |= {str(job) for job, verdict in rows if verdict == "cancelled"}
         if step.reads is Reads.NOTHING:
             return True, " ".join(str(value) for row in rows for value in row if value)
         return self._spoke(actor, step, attempts, rows)
@@ -100,6 +102,8 @@ class Judge:
                 why = why or self._over.get(attempt)
             if why:
                 self.broken.append(f"{step.name} of {self._name(attempt)} was accepted, but {why}")
+        if step.reads is Reads.RENEWED:
+            self._answered_each(actor, step, attempts, rows)
         if step.means in (Means.SETTLED, Means.HANDED_BACK, Means.SWAPPED):
             here.ends |= dict.fromkeys(accepted, f"it had ended ({step.name})")
             here.settled += accepted
@@ -116,6 +120,15 @@ class Judge:
         whole = len(accepted) == (1 if step.reads is Reads.RAISES else len(attempts))
         some = "accepted for " + self._names(accepted) if accepted else "refused"
         return whole, "accepted" if whole else some
+
+    def _answered_each(self, actor: str, step: Step, asked: list[Attempt], rows: Rows) -> None:
+        """Who is told nothing, or that it is only busy, goes on as if it held its lease."""
+        told = {pair_of(row): row[2] for row in rows}
+        for attempt in asked:
+            if attempt not in told:
+                self.broken.append(f"{step.name} said nothing of {self._name(attempt)}")
+            elif told[attempt] == "busy" and (why := self._sent[actor].get(attempt)):
+                self.broken.append(f"{step.name} called {self._name(attempt)} busy, but {why}")
 
     def raised_stale(self, actor: str, step: Step, attempts: list[Attempt]) -> None:
         """The same for a step that says so with an error."""
@@ -177,8 +190,8 @@ class Judge:
             took = f"{step.name} took {self._name(attempt)}, "
             if step.means is Means.RECLAIMED and attempt not in self._late:
                 self.broken.append(took + "whose lease was alive")
-            if step.means is Means.TAKEN and self._owners[attempt] != "A":
-                self.broken.append(took + "which is not A's")
+            if step.takes_from not in ("", self._owners[attempt]):
+                self.broken.append(took + f"which is not {step.takes_from}'s")
             if step.spares and attempt in own:
                 self.broken.append(took + "which it was told to spare")
         return self._names(attempts) or "none"

@@ -338,6 +338,8 @@ def inside() -> list[Scenario]:
         split("cancel-claim", "cancel_waiting claim_one", (x, two[0]), place="ready"),
         split("requeue", "requeue", (y, Actor("Z", y.program, after="Y")), place="dead"),
         split("requeue-cancel", "requeue cancel", (y, x, B_CLAIMS), place="dead"),
+        split("parked", "requeue cancel_waiting", (y, x, B_CLAIMS), place="parked"),
+        split("claim-release", "claim_one", (a((steps.release(),)), B_CLAIMS)),
         split(
             "dead",
             "reclaim_dead",

@@ -34,6 +34,7 @@ from proofs.explore.steps import transaction
 
 B_IN_STEPS = Actor("B", (steps.claim(), *WRITES["step"]))
 R_AT_ONCE = Actor("R", transaction(steps.EXPIRE_AND_RECLAIM))
+T_FIRST = Actor("T", (steps.EXPIRE_FIRST,))
 X_ALONE = Actor("X", (steps.CANCEL,))
 
 
@@ -77,6 +78,46 @@ def frozen() -> list[Scenario]:
     ]
 
 
+def overtaken() -> list[Scenario]:
+    """A lease that is alive for whoever looks is taken by a transaction that has yet to commit.
+
+    The verbs see the lease, wait for it, and have to look again: where it runs out by itself they
+    see that at once, and never wait.
+    """
+    return [
+        Scenario(
+            f"overtaken-{name}",
+            f"{name} waits for a takeover",
+            (a(program), R_AT_ONCE, B),
+            quick=name in ("once", "fail"),
+        )
+        for name, program in PROGRAMS.items()
+        if name != "fenced-reclaim"  # two would take it
+    ]
+
+
+def parts() -> list[Scenario]:
+    """Of two jobs the lease of one runs out: it is refused, and its neighbour is not."""
+    verbs = {
+        "complete": steps.complete(),
+        "fail": steps.fail(),
+        "snooze": steps.snooze(),
+        "release": steps.release(),
+        "execute": steps.EXECUTE,
+        "renew": steps.RENEW,
+        "adopt": steps.ADOPT,
+    }
+    return [
+        Scenario(
+            f"part-{name}",
+            f"{name} of two jobs, one of which is lost",
+            (a((verb,)), T_FIRST, R),
+            jobs=2,
+        )
+        for name, verb in verbs.items()
+    ]
+
+
 def waiting() -> list[Scenario]:
     """Who never waits, beside an open transaction that holds what it wants."""
     claiming = Actor("B", transaction(steps.claim()))
@@ -85,9 +126,11 @@ def waiting() -> list[Scenario]:
     executing, gate = a(KEEPING["execute"]), a(WRITES["gate"])
     taking = (R, Actor("S", (steps.RECLAIM_DEAD,)), Actor("Q", (steps.RELEASE_OTHERS,)))
     patient = replace(steps.release(), never_waits=True)
+    starting = replace(steps.EXECUTE, never_waits=True)
     return [
         Scenario("wait-claim", "two claims", (claiming, Actor("C", (steps.claim(),))), 1, "ready"),
         Scenario("wait-pairs", "two claims", (pairs, Actor("C", (steps.claim(2),))), 2, "ready"),
+        Scenario("wait-gate", "a start of what is being written", (gate, k((starting,)))),
         Scenario("wait-renew", "a renewal of what is in use", (executing, keeper, T)),
         *(
             Scenario(f"wait-{who.program[0].name}", "a rescue of what is in use", (gate, T, who))
@@ -126,6 +169,47 @@ def together() -> list[Scenario]:
     ]
 
 
+def orders() -> list[Scenario]:
+    """Two who name the same things in both orders, behind a third. No deadlock may come of it."""
+    return [
+        Scenario(
+            "orders-keys",
+            "two use two keys in both orders; one waits in between for a third, that rolls back",
+            (
+                Actor("E", (steps.enqueue("xzy"),)),
+                Actor("F", (steps.enqueue("yx"),)),
+                Actor("G", (*transaction(steps.enqueue("z"))[:-1], steps.ROLLBACK)),
+            ),
+            jobs=0,
+            place="ready",
+        ),
+        *(
+            Scenario(
+                f"orders-{step.name}",
+                f"{step.name} and complete of two jobs, behind a third",
+                (
+                    a(transaction(step)),
+                    k(transaction(steps.complete())),
+                    Actor("M", transaction(steps.EXECUTE_FIRST), holds=True),
+                ),
+                jobs=2,
+            )
+            for step in (steps.EXECUTE, steps.ADOPT)
+        ),
+        Scenario(
+            "orders-retry",
+            "two retry two jobs in both orders, behind a third",
+            (
+                Actor("Q", (steps.RETRY,)),
+                Actor("S", (steps.RETRY_BACKWARDS,)),
+                Actor("M", (*transaction(steps.RETRY_FIRST)[:-1], steps.ROLLBACK)),
+            ),
+            jobs=2,
+            place="scheduled",
+        ),
+    ]
+
+
 def places() -> list[Scenario]:
     """Jobs that begin in an odd state, and verbs that are to leave something alone."""
     waits = replace(steps.claim(2), never_waits=False)
@@ -142,27 +226,6 @@ def places() -> list[Scenario]:
             "a job that has no pointer any more is rescued and claimed",
             (Actor("Q", transaction(steps.RESCUE)), Actor("B", (waits,))),
             place="lost",
-        ),
-        Scenario(
-            "orders-keys",
-            "two use two keys in both orders; one waits in between for a third, that rolls back",
-            (
-                Actor("E", (steps.enqueue("xzy"),)),
-                Actor("F", (steps.enqueue("yx"),)),
-                Actor("G", (*transaction(steps.enqueue("z"))[:-1], steps.ROLLBACK)),
-            ),
-            jobs=0,
-            place="ready",
-        ),
-        Scenario(
-            "orders-execute",
-            "execute and complete of two jobs, behind a third",
-            (
-                a(transaction(steps.EXECUTE)),
-                k(transaction(steps.complete())),
-                Actor("M", transaction(steps.EXECUTE_FIRST), holds=True),
-            ),
-            jobs=2,
         ),
         Scenario(
             "spare-dead",
@@ -186,7 +249,7 @@ def places() -> list[Scenario]:
     ]
 
 
-TINY: Final = (*places(), *together(), *waiting(), *frozen())
+TINY: Final = (*places(), *orders(), *together(), *waiting(), *frozen(), *overtaken(), *parts())
 SMALL: Final = (*TINY, *shorts(), *alone(), *batches((), "small"))
 SCENARIOS: Final = (*scenarios(), *SMALL)  # what `make explore` enumerates
 # Where the mutants are hunted.

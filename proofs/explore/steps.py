@@ -57,6 +57,7 @@ class Step:
     if_idle: bool = False  # not for an actor that has an attempt already
     never_waits: bool = False  # it skips what others have locked
     records: bool = True  # that an attempt was refused
+    takes_from: str = ""  # the worker whose leases it may take; nobody else's
     spares: bool = False  # what the actor holds is not to be taken
     holds: bool = False  # in an open transaction it holds what others wait for, within a bound
 
@@ -247,6 +248,11 @@ EXPIRE = Step(
     "for no key update skip locked) returning job_id, fencing_token",
     means=Means.EXPIRED,
 )
+EXPIRE_FIRST = replace(
+    EXPIRE,
+    name="a lease runs out",
+    statement=EXPIRE.statement.replace("for no key", "order by job_id limit 1 for no key"),
+)
 RECLAIM = Step(
     "reclaim",
     "select job_id, fencing_token from faultline.reclaim()",
@@ -265,6 +271,7 @@ RECLAIM_DEAD = Step(
     "select job_id, fencing_token from faultline.reclaim_dead('A')",
     means=Means.TAKEN,
     never_waits=True,
+    takes_from="A",
     holds=True,
 )
 RECONCILE = Step(
@@ -280,6 +287,7 @@ RELEASE_OTHERS = Step(
     "from faultline.release_others('A', '{}', '{}') j",
     means=Means.TAKEN,
     never_waits=True,
+    takes_from="A",
     holds=True,
 )
 RECLAIM_DEAD_NONE = replace(
@@ -307,6 +315,9 @@ RESCUE = Step("rescue", "select faultline.rescue()")
 REQUEUE = Step("requeue", "select faultline.requeue($1::uuid[])", ("every_job",))
 RETRY = Step("retry", "select faultline.retry($1::uuid[])", ("every_job",))
 RETRY_BACKWARDS = Step("retry (other order)", RETRY.statement, ("backwards_every_job",))
+RETRY_FIRST = Step(
+    "retry of the first", RETRY.statement.replace("$1::uuid[]", "($1::uuid[])[:1]"), ("every_job",)
+)
 
 
 def enqueue(keys: str) -> Step:
