@@ -131,21 +131,38 @@ def test_a_guard_that_is_gone_is_missed_in_the_schedule_named_for_it(
     assert FOUND.get(guard.name, "") in told
 
 
+def _replaced(conn: psycopg.Connection[Any], function: str, text: str, instead: str) -> str:
+    row = conn.execute(
+        "select pg_get_functiondef(%s::regproc)", (f"faultline.{function}",)
+    ).fetchone()
+    assert row is not None
+    assert text in row[0]
+    return str(row[0]).replace(text, instead)
+
+
 @pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: f"{slip[1]} in {slip[0]}")
 def test_a_slip_is_found(place: Place, slip: tuple[str, str, str, str, str]) -> None:
     name, function, text, instead, told = slip
     scenario = next(s for s in SCENARIOS if s.name == name)
 
     def broken(conn: psycopg.Connection[Any]) -> str:
-        (whole,) = conn.execute(
-            "select pg_get_functiondef(%s::regproc)", (f"faultline.{function}",)
-        ).fetchone() or ("",)
-        assert text in whole
-        return str(whole.replace(text, instead))
+        return _replaced(conn, function, text, instead)
 
     with Arena(*place, splits=scenario.splits, broken=broken) as arena:
         tally = explore(arena, scenario, until_bad=True)
     assert told in "".join(tally.told)
+
+
+def test_who_is_overtaken_while_it_waits_is_judged_by_what_has_happened_since(place: Place) -> None:
+    scenario = next(s for s in SCENARIOS if s.name == "overtaken-execute")
+
+    def broken(conn: psycopg.Connection[Any]) -> str:
+        return _replaced(conn, "execute", "if cardinality(v_held) is", "if false and 1 is")
+
+    with Arena(*place, broken=broken) as arena:
+        told = timeline(replay(arena, scenario, "RAR"))
+    assert "execute, token 1 → waits" in told
+    assert "execute of token 1 was accepted, but run out, reclaim had taken its lease" in told
 
 
 def test_reclaim_takes_and_the_next_worker_is_leased_the_job(place: Place) -> None:

@@ -53,6 +53,8 @@ def explore_all(words: list[str], quick: bool, processes: int | None) -> int:
         if (scenario.quick or not quick)
         and (not words or any(word in scenario.name for word in words))
     ]
+    if not chosen:
+        return nothing_called(words)
     began = time.monotonic()
     print(
         f"{len(chosen)} scenarios; reductions: BEGIN is no turn of its own, of twins one begins",
@@ -73,6 +75,8 @@ def explore_all(words: list[str], quick: bool, processes: int | None) -> int:
 def find_mutants(words: list[str]) -> int:
     """Remove each of these guards in turn, and say which schedule shows it, if any does."""
     chosen = [g for g in mutants() if not words or any(word in g.name for word in words)]
+    if not chosen:
+        return nothing_called(words)
     found = tried = 0
     with server() as running:
         template = install(running.url)
@@ -92,8 +96,13 @@ def find_mutants(words: list[str]) -> int:
     return 0
 
 
+def nothing_called(words: list[str]) -> int:
+    print(f"nothing is called {' or '.join(map(repr, words))}", file=sys.stderr)
+    return 2
+
+
 def replay_one(identity: str) -> int:
-    """One schedule, as a timeline; exit code 1 if it is bad."""
+    """One schedule, as a timeline; exit code 1 if it is bad, 2 if there is no such schedule."""
     name, _, turns = identity.partition(":")
     scenario = next((scenario for scenario in SCENARIOS if scenario.name == name), None)
     if scenario is None:
@@ -109,6 +118,9 @@ def replay_one(identity: str) -> int:
             print(f"these turns cannot be given: {error}", file=sys.stderr)
             return 2
     print(timeline(played))
+    if len(turns) > len(played.turns):
+        print(f"it ends after {len(played.turns)} of the {len(turns)} turns", file=sys.stderr)
+        return 2
     return 1 if played.bad else 0
 
 

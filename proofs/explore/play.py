@@ -8,6 +8,7 @@ the server has to say which of them loses (a deadlock), or to let one go on.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -136,12 +137,16 @@ class Play:
         self.played = Played(scenario)
         self._preemptions = 0
 
-    def run(self, prefix: str) -> Played:
-        """Give the turns of the prefix, then always to the first who can have it."""
+    def run(self, prefix: str, known: Sequence[str] = ()) -> Played:
+        """Give the turns of the prefix, then always to the first who can have it.
+
+        `known`: who could have the first turns when they were given before. If it is others now,
+        the server has let another one go first, and what follows is another schedule.
+        """
         while choices := self._within_bound(self._choices()):
             n = len(self.played.turns)
             turn = prefix[n] if n < len(prefix) else choices[0]
-            if turn not in choices:
+            if turn not in choices or (n < len(known) and choices != known[n]):
                 self._abandon()
                 raise Diverged(f"{self.played.id}: it is not {turn}'s turn, only {choices}'s")
             last = self.played.turns[-1:]

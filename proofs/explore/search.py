@@ -8,7 +8,7 @@ of its own (steps.py), and of two twins only one begins first (scenario.py). No 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 
@@ -32,7 +32,7 @@ def schedules(arena: Arena, scenario: Scenario, prefix: str = "") -> Iterator[Pl
     while (after := next_turns(turns, choices, len(prefix))) is not None:
         turns = after
         try:
-            played = replay(arena, scenario, turns)
+            played = replay(arena, scenario, turns, choices[: len(turns)])
         except Diverged:
             yield Played(scenario, turns, raced=True)
             continue
@@ -49,12 +49,12 @@ def next_turns(turns: str, choices: list[str], fixed: int) -> str | None:
     return None
 
 
-def replay(arena: Arena, scenario: Scenario, turns: str) -> Played:
+def replay(arena: Arena, scenario: Scenario, turns: str, known: Sequence[str] = ()) -> Played:
     """Play it; raises Diverged if these turns cannot be given, however often it is tried."""
     for _ in range(TRIES - 1):
         with suppress(Diverged):
-            return Play(arena, scenario).run(turns)
-    return Play(arena, scenario).run(turns)
+            return Play(arena, scenario).run(turns, known)
+    return Play(arena, scenario).run(turns, known)
 
 
 def prefixes(scenario: Scenario, length: int) -> list[str]:
