@@ -125,4 +125,7 @@ def replay_one(identity: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # the server has been stopped on the way out
+        sys.exit("stopped")
