@@ -8,6 +8,7 @@ scenarios on the whole Faultline must give none. `make explore` enumerates all o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -24,6 +25,7 @@ from proofs.explore.broken import (
     without,
 )
 from proofs.explore.judge import Judge
+from proofs.explore.play import Play
 from proofs.explore.run import explore
 from proofs.explore.search import replay, schedules
 from proofs.explore.small import HUNTS, SCENARIOS, shorts
@@ -261,3 +263,13 @@ def test_a_judge_that_has_seen_nothing_finds_nothing() -> None:
     judge = Judge([], 0)
     judge.committed("A")
     assert judge.broken == []
+
+
+def test_a_job_that_is_cancelled_while_it_is_requeued_does_not_run(place: Place) -> None:
+    """Between two statements of requeue, where no other test can stop it."""
+    parked = next(s for s in SCENARIOS if s.name == "inside-parked")
+    requeue, cancel, worker = parked.actors
+    hasty = replace(parked, actors=(cancel, requeue, worker), preemptions=None)
+    with Arena(*place, splits=parked.splits) as arena:
+        played = Play(arena, hasty).run(requeue.name)
+    assert not played.bad, timeline(played)

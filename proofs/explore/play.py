@@ -235,7 +235,8 @@ class Play:
             player.name, player.step, player.attempts, answer.rows
         )
         if player.step.means is Means.CLAIMED:
-            player.attempts = [pair_of(row) for row in answer.rows]
+            before = player.attempts if player.step.besides else []
+            player.attempts = [*before, *(pair_of(row) for row in answer.rows)]
         elif player.step.means is Means.SWAPPED:
             player.attempts = [pair_of(row) for row in answer.rows if row[2] == "claimed"]
         player.open = player.open or bool(player.step.begin)

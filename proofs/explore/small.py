@@ -118,6 +118,19 @@ def parts() -> list[Scenario]:
     ]
 
 
+def twice() -> list[Scenario]:
+    """A worker that was leased its lost job once more brings both attempts in one batch."""
+    verbs = {"complete": steps.complete(), "fail": steps.fail(), "execute": steps.EXECUTE}
+    return [
+        Scenario(
+            f"twice-{name}",
+            f"{name} of a stale and of a live attempt of one job",
+            (a((steps.CLAIM_BESIDES, verb)), T, R),
+        )
+        for name, verb in verbs.items()
+    ]
+
+
 def waiting() -> list[Scenario]:
     """Who never waits, beside an open transaction that holds what it wants."""
     claiming = Actor("B", transaction(steps.claim()))
@@ -249,7 +262,16 @@ def places() -> list[Scenario]:
     ]
 
 
-TINY: Final = (*places(), *orders(), *together(), *waiting(), *frozen(), *overtaken(), *parts())
+TINY: Final = (
+    *places(),
+    *orders(),
+    *together(),
+    *waiting(),
+    *frozen(),
+    *overtaken(),
+    *parts(),
+    *twice(),
+)
 SMALL: Final = (*TINY, *shorts(), *alone(), *batches((), "small"))
 SCENARIOS: Final = (*scenarios(), *SMALL)  # what `make explore` enumerates
 # Where the mutants are hunted.

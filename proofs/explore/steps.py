@@ -55,6 +55,7 @@ class Step:
     means: Means = Means.NOTHING
     begin: str = ""  # the statement that opens its transaction, if one does
     if_idle: bool = False  # not for an actor that has an attempt already
+    besides: bool = False  # what it claims, the actor has besides what it had
     never_waits: bool = False  # it skips what others have locked
     records: bool = True  # that an attempt was refused
     takes_from: str = ""  # the worker whose leases it may take; nobody else's
@@ -108,6 +109,7 @@ def claim(jobs: int = 1) -> Step:
 
 
 CLAIM_AGAIN = replace(claim(), if_idle=True)  # a worker that found nothing looks again
+CLAIM_BESIDES = replace(claim(), besides=True)
 
 
 def complete(*, backwards: bool = False) -> Step:
