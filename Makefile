@@ -80,11 +80,11 @@ mutants: .venv/.ready ## remove each guard in turn; the proofs named for it must
 	@$(PY) -m proofs.mutants
 
 .PHONY: explore
-explore: .venv/.ready ## every order of the steps of a few sessions, on a real server (20 minutes)
+explore: .venv/.ready ## every order of the steps of a few sessions, on a real server (a quarter of an hour)
 	@$(PY) -m proofs.explore run
 
 .PHONY: explore-quick
-explore-quick: .venv/.ready ## a subset of it (about 2 minutes)
+explore-quick: .venv/.ready ## a subset of it (a minute or two)
 	@$(PY) -m proofs.explore run --quick
 
 .PHONY: model
