@@ -21,6 +21,9 @@ from faultline.drills.workers import state_of
 from faultline.launcher import Server
 from faultline.launcher.processes import is_alive
 
+# After a minute of silence it would ask the primary for another walsender, and catch up.
+DEAF = {"wal_receiver_timeout": "0"}
+
 
 def no_proc() -> str | None:
     """Why it cannot be seen here that a process is stopped, if it cannot."""
@@ -34,7 +37,7 @@ def play(scene: Scene) -> None:
     assert arena.proxy is not None
     primary, proxy = arena.server, arena.proxy
     with ExitStack() as stack:
-        standby = primary.standby(options=OPTIONS)
+        standby = primary.standby(options={**OPTIONS, **DEAF})
         stack.callback(standby.stop)
         standby.start()
         for job_id in scene.bystanders(2, 4):  # seen by both
