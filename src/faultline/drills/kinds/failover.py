@@ -45,6 +45,7 @@ def play(scene: Scene) -> None:
         moment = scene.random.choice(["begin", "begin", "committed"])
         task = "pay_in_steps" if moment == "committed" else scene.random.choice(PAYING)
         with arena.quiet():
+            _await_claims(arena)
             victim = scene.enqueue(task, hold=[moment], effects=2)
             known = [victim, *scene.bystanders(3, 5)]
             _catch_up(arena)
@@ -66,6 +67,15 @@ def play(scene: Scene) -> None:
     scene.resume(pid)
     scene.until_refused(victim)
     _tokens_rose(scene, known, start)
+
+
+def _await_claims(arena: Arena) -> None:
+    """A claim that a worker sent before it was stopped would be given the next job."""
+    asked = (
+        "select not exists (select from pg_stat_activity where state = 'active' "
+        "and datname = current_database() and pid <> pg_backend_pid())"
+    )
+    until(lambda: arena.conn.execute(asked).fetchone() == (True,), "no claim is under way")
 
 
 def _catch_up(arena: Arena) -> None:
