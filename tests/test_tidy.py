@@ -7,8 +7,11 @@ import re
 from pathlib import Path
 
 import faultline
+from faultline.drills.kinds import KINDS
+from faultline.drills.scenario import Scenario
 from faultline.protocol import Protocol
 from proofs.guards import guards
+from proofs.model.run import BROKEN
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "faultline"
@@ -176,6 +179,8 @@ def test_every_guard_is_still_there_to_be_removed_and_its_tests_exist() -> None:
         for test in guard.tests:
             file, name = test.split("::")
             assert f"def {name.split('[')[0]}(" in (ROOT / file).read_text(), guard.name
+        assert not guard.drill or Scenario.parse(guard.drill).kind in KINDS, guard.name
+        assert guard.model in ("", *(broken.variant for broken in BROKEN)), guard.name
 
 
 def test_nothing_in_the_tree_names_the_machine_it_was_made_on_or_is_left_undone() -> None:
