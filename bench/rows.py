@@ -1,0 +1,78 @@
+"""What a run says: rows with a figure, the bar it is held to, and whether that is met.
+
+A row without a bar only tells; one that could not be measured says why, and counts as neither met
+nor missed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A figure must be at least, or at most, this."""
+
+    least: float | None = None
+    most: float | None = None
+
+    def met(self, figure: float) -> bool:
+        """Whether the figure, as it was measured and not as it is shown, passes."""
+        return (self.least is None or figure >= self.least) and (
+            self.most is None or figure <= self.most
+        )
+
+    def __str__(self) -> str:
+        return f"≥ {self.least:.3g}" if self.least is not None else f"≤ {self.most:g}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    scenario: str
+    what: str
+    figure: float | None
+    unit: str  # of the figure: "of the limit", "ms", …
+    bar: Bar | None = None
+    facts: dict[str, Any] = field(default_factory=dict)  # what the figure was made from
+    skipped: str | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """None: there is nothing to meet."""
+        if self.bar is None or self.figure is None:
+            return None
+        return self.bar.met(self.figure)
+
+    def as_json(self) -> dict[str, Any]:
+        """For the file and the last line."""
+        return {
+            **asdict(self),
+            "bar": str(self.bar) if self.bar is not None else None,
+            "met": self.met,
+        }
+
+
+def skipped(scenario: str, what: str, why: str) -> Row:
+    """A row that could not be measured here."""
+    return Row(scenario, what, None, "", skipped=why)
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Of the medians."""
+    return statistics.median(ours) / statistics.median(theirs)
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """The value that this part of them does not pass."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+
+
+def whole(values: Sequence[float]) -> list[int]:
+    """For facts: rates are not known to a fraction."""
+    return [round(value) for value in values]

@@ -1,0 +1,151 @@
+"""Enqueueing through the public API, by a user who is only a producer.
+
+Bulk: `task.enqueue_many`, in calls of 10,000. Single: `task.enqueue`, one after the other, against
+one statement that inserts the same two rows (job and pointer) into tables of the same shape, with
+no checks, no roles and no notification.
+
+The 50 idle workers are 50 connections that LISTEN and are recorded as asleep, as workers are. No
+process stands behind them: what is measured is what they cost who enqueues, not what workers then
+do with the machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from psycopg import Connection, sql
+
+from bench.arena import Arena, Ground
+from bench.blocks import Say, alternated
+from bench.plan import Plan
+from bench.rows import Bar, Row, ratio, whole
+from faultline import App
+from faultline.connect import connect
+from faultline.ids import Ids
+from faultline.protocol import Protocol
+from faultline.task import Task
+
+CALL = 10_000  # jobs in one call of the bulk API
+SINGLES = 1_000  # in a block
+IDLE = 50
+NOT_SLOWER = 0.95  # equal, as far as blocks of one second can tell
+
+BARE_TABLES = """
+create schema bench;
+create table bench.job (like {schema}.job including all);
+create table bench.ready (like {schema}.ready including all)"""
+BARE = """
+with added as (
+    insert into bench.job (id, created_at, lane, max_attempts, max_crashes, lease_seconds,
+                           backoff_seconds, backoff_cap_seconds, task, producer, payload)
+    values (%s, clock_timestamp(), 1, 5, 3, 30, 2, 300, 'noop', 'bench', %s)
+    returning id, lane, lease_seconds)
+insert into bench.ready (lane, job_id, lease_seconds) select lane, id, lease_seconds from added"""
+
+
+def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
+    """Bulk, then single with nobody and with many listening."""
+    with ground.arena() as arena, App(arena.producer_url, schema=arena.schema) as app:
+        task = app.task(noop)
+        task.enqueue_many([{}] * 1_000)
+        bulk_seen = alternated(
+            plan.rounds, {"bulk": lambda: bulk(arena, task, plan.jobs)}, say, "jobs/s"
+        )
+        single_seen = singles(arena, task, plan, say)
+    facts = {name: whole(figures) for name, figures in single_seen.items()}
+    return [
+        Row(
+            "enqueue",
+            "bulk enqueue through the producer role",
+            statistics.median(bulk_seen["bulk"]),
+            "jobs/s",
+            None,
+            {"jobs": plan.jobs, "jobs_per_second": whole(bulk_seen["bulk"])},
+        ),
+        Row(
+            "enqueue",
+            "single enqueue",
+            ratio(single_seen["nobody"], single_seen["bare"]),
+            "of a bare two-row INSERT",
+            Bar(least=0.85),
+            facts,
+        ),
+        Row(
+            "enqueue",
+            f"the same with {IDLE} idle workers listening",
+            ratio(single_seen["listening"], single_seen["nobody"]),
+            "of the same with nobody listening",
+            Bar(least=NOT_SLOWER),
+            facts,
+        ),
+    ]
+
+
+async def noop() -> None:
+    """Never run here."""
+
+
+def bulk(arena: Arena, task: Task[[], Any], jobs: int) -> float:
+    """Jobs a second, from the first call to the last answer."""
+    arena.empty()
+    arena.settle()
+    calls: list[list[dict[str, Any]]] = [
+        [{}] * min(CALL, jobs - first) for first in range(0, jobs, CALL)
+    ]
+    started = time.perf_counter()
+    for items in calls:
+        task.enqueue_many(items)
+    return jobs / (time.perf_counter() - started)
+
+
+def singles(arena: Arena, task: Task[[], Any], plan: Plan, say: Say) -> dict[str, list[float]]:
+    """Enqueues a second of each kind."""
+    count = plan.number(SINGLES)
+    arena.conn.execute(sql.SQL(BARE_TABLES.format(schema=arena.schema)))
+
+    def ours() -> float:
+        started = time.perf_counter()
+        for _ in range(count):
+            task.enqueue()
+        return count / (time.perf_counter() - started)
+
+    def listened() -> float:
+        with idle_workers(arena, IDLE):
+            return ours()
+
+    with connect(arena.url, schema=None) as conn:
+        kinds = {
+            "bare": lambda: bare(conn, count),
+            "nobody": ours,
+            "listening": listened,
+        }
+        alternated(1, kinds, lambda _: None)  # the first round warms up
+        arena.settle()
+        return alternated(2 * plan.rounds, kinds, say, "enqueues/s")
+
+
+def bare(conn: Connection[Any], count: int) -> float:
+    """The same two rows by hand."""
+    ids = Ids()
+    started = time.perf_counter()
+    for _ in range(count):
+        conn.execute(BARE, (ids(), "{}"))
+    return count / (time.perf_counter() - started)
+
+
+@contextmanager
+def idle_workers(arena: Arena, count: int) -> Iterator[None]:
+    """So many sessions that listen and are known to be asleep."""
+    verbs = Protocol(arena.schema)
+    with ExitStack() as stack:
+        for number in range(count):
+            conn = stack.enter_context(connect(arena.worker_url, schema=None))
+            conn.execute(sql.SQL(f"listen {arena.schema}"))
+            verbs.sleep(f"idle-{number}", ["default"], 3600.0).run(conn)
+        yield
+        for number in range(count):
+            verbs.awake(f"idle-{number}").run(conn)
