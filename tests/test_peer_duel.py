@@ -16,11 +16,11 @@ import pytest
 from rich.console import Console
 
 from proofs.duel.__main__ import choose, duel, kept, play
-from proofs.duel.environment import Here, Unavailable
 from proofs.duel.judge import Effect, Event, Outcome, judge, summarise
 from proofs.duel.peer import Peer
 from proofs.duel.peers import peers
 from proofs.duel.report import COLUMNS, cells, document, last_line
+from proofs.peers.environment import Here, Unavailable
 
 ROOT = Path(__file__).parent.parent
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -27,15 +27,16 @@ from rich.console import Console
 
 from faultline.config import Settings
 from faultline.launcher import Server
-from proofs.duel.environment import Unavailable
 from proofs.duel.judge import POINTS, Verdict, judge, summarise
 from proofs.duel.peer import Peer
 from proofs.duel.peers import peers
 from proofs.duel.report import document, facts, last_line, table
 from proofs.duel.stage import NotShown, fight, set_up
+from proofs.peers.environment import Unavailable
 from proofs.race import ended_cleanly
 
 REPORTS = Path("reports/latest")
+SCRIPTS = Path(__file__).parent / "scripts"
 WIDTH = 160  # of the table where there is no terminal
 
 
@@ -69,7 +70,7 @@ def duel(peer: Peer, cache: Path, url: str, run: int, point: str, logs: Path) ->
     """One duel; whatever keeps it from its end makes it void, with the reason."""
     parts = (peer.script.partition(".")[0], peer.variant, point, str(run))
     folder = logs / "-".join(filter(None, parts))
-    command = peer.environment.command(cache, peer.script)
+    command = peer.environment.command(cache, SCRIPTS / peer.script)
     with set_up(peer, command, url, run, point, folder.absolute()) as stage:
         try:
             return judge(fight(stage))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proofs.duel.environment import Environment
+from proofs.peers.environment import Environment
 
 
 @dataclass(frozen=True)

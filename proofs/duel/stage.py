@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -26,10 +24,10 @@ import psycopg
 from psycopg.rows import class_row
 
 from faultline.drills.workers import end_with_parent
-from faultline.launcher.home import free_port
-from proofs.duel.environment import ROOT, Unavailable
 from proofs.duel.judge import Effect, Event, Outcome
 from proofs.duel.peer import Peer
+from proofs.peers.environment import ROOT
+from proofs.peers.redis import redis
 
 TABLES = """
 create table effect (
@@ -188,7 +186,7 @@ def set_up(
     with psycopg.connect(server, autocommit=True) as conn:
         conn.execute(f'create database "{name}"')
     url = _database(server, name)
-    with redis(folder) if peer.redis else _no_redis() as redis_url:
+    with redis(folder) if peer.redis else nullcontext("") as redis_url:
         variables = {
             "DUEL_URL": url,
             "DUEL_REDIS": redis_url,
@@ -206,45 +204,6 @@ def set_up(
                 yield stage
             finally:
                 stage.clear()
-
-
-@contextmanager
-def redis(folder: Path) -> Iterator[str]:
-    """A Redis of its own on loopback that keeps nothing."""
-    program = shutil.which("redis-server")
-    if program is None:
-        raise Unavailable("skipped: there is no redis-server on this machine")
-    port = free_port(None)
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    with (folder / "redis.log").open("wb") as log:
-        process = subprocess.Popen(
-            [program, *options, "--dir", str(folder)],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-            preexec_fn=end_with_parent,
-        )
-    try:
-        deadline = time.monotonic() + 10.0
-        while not _answers(port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise Unavailable("skipped: redis-server does not start")
-            time.sleep(0.02)
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _answers(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
-        return True
-    return False
-
-
-@contextmanager
-def _no_redis() -> Iterator[str]:
-    yield ""
 
 
 def _database(server: str, name: str) -> str:

@@ -4,14 +4,14 @@ So B is the restarted executor, with the executor id of A, as when a hung machin
 step may be plain code, or a transaction of a datasource; both are documented, so both are shown.
 """
 
-from proofs.duel.environment import Python
 from proofs.duel.peer import Peer
+from proofs.peers.pins import DBOS
 
 
 def _dbos(name: str, variant: str, settings: str) -> Peer:
     return Peer(
         name=name,
-        environment=Python(("dbos==3.3.0", "psycopg[binary]==3.3.8")),
+        environment=DBOS,
         script="dbos_worker.py",
         settings=settings,
         recovery="start of another executor with the same executor_id, right after the stall",

@@ -2,8 +2,8 @@
 on a plain connection of the handler's own, which nothing can fence (a guard on the table would).
 """
 
-from proofs.duel.environment import Here
 from proofs.duel.peer import Peer
+from proofs.peers.environment import Here
 
 
 def _faultline(name: str, variant: str, settings: str) -> Peer:

@@ -4,13 +4,13 @@ A sweep ends old locks, every 8 to 10 minutes by default; here each second. Hear
 of its paid edition, which is not tried.
 """
 
-from proofs.duel.environment import Node
 from proofs.duel.peer import Peer
+from proofs.peers.pins import GRAPHILE
 
 PEERS = [
     Peer(
         name="Graphile Worker",
-        environment=Node({"graphile-worker": "0.18.0", "pg": "8.23.1"}),
+        environment=GRAPHILE,
         script="graphile_worker.mjs",
         settings="min/maxResetLockedInterval=1 s; heeds helpers.abortSignal",
         recovery="its sweep of locks older than 4 h; locked_at was moved back by 5 h",

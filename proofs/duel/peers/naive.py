@@ -1,7 +1,7 @@
 """A naive lease queue of our own (proofs/naive.py): all but a fence."""
 
-from proofs.duel.environment import Here
 from proofs.duel.peer import Peer
+from proofs.peers.environment import Here
 
 PEERS = [
     Peer(

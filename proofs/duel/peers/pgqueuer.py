@@ -4,13 +4,13 @@ On asyncpg: with its psycopg driver successes were recorded up to a second late 
 timeout of one second a worker then picked a job again that it had just finished.
 """
 
-from proofs.duel.environment import Python
 from proofs.duel.peer import Peer
+from proofs.peers.pins import PGQUEUER
 
 PEERS = [
     Peer(
         name="PGQueuer",
-        environment=Python(("pgqueuer[asyncpg]==1.6.0", "psycopg[binary]==3.3.8")),
+        environment=PGQUEUER,
         script="pgqueuer_worker.py",
         settings="asyncpg; heartbeat_timeout=2 s, dequeue_timeout=0.5 s, batch_size=1",
         recovery="by itself, once the heartbeat is too old",

@@ -17,7 +17,6 @@ from typing import Protocol
 
 from faultline import __version__
 
-SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = Path(__file__).parents[2]
 INSTALL_SECONDS = 600
 
@@ -33,7 +32,7 @@ class Environment(Protocol):
         """Install what is missing; whether there was anything to do. Raises Unavailable."""
         ...
 
-    def command(self, cache: Path, script: str) -> list[str]:
+    def command(self, cache: Path, script: Path) -> list[str]:
         """What starts the script; the verb comes after it."""
         ...
 
@@ -50,9 +49,9 @@ class Here:
         del cache
         return False
 
-    def command(self, cache: Path, script: str) -> list[str]:
+    def command(self, cache: Path, script: Path) -> list[str]:
         del cache
-        return [sys.executable, str(SCRIPTS / script)]
+        return [sys.executable, str(script)]
 
     def version(self, cache: Path) -> str:
         del cache
@@ -75,8 +74,8 @@ class Python:
         (folder / ".ready").touch()
         return True
 
-    def command(self, cache: Path, script: str) -> list[str]:
-        return [str(self._folder(cache) / "bin/python"), str(SCRIPTS / script)]
+    def command(self, cache: Path, script: Path) -> list[str]:
+        return [str(self._folder(cache) / "bin/python"), str(script)]
 
     def version(self, cache: Path) -> str:
         name = self.requirements[0].partition("==")[0].partition("[")[0]
@@ -113,11 +112,16 @@ class Node:
         (folder / ".ready").touch()
         return True
 
-    def command(self, cache: Path, script: str) -> list[str]:
-        # A module finds packages beside itself only, so that our script goes where they are.
-        for name in ("handler.mjs", script):
-            shutil.copy(SCRIPTS / name, self._folder(cache) / name)
-        return ["node", str(self._folder(cache) / script)]
+    def command(self, cache: Path, script: Path) -> list[str]:
+        # A module finds packages beside or above itself only, so that our scripts go where they
+        # are; in a folder for each folder of ours, since the names in two of them may be the same.
+        home = script.parent
+        name = f"scripts-{hashlib.sha256(str(home).encode()).hexdigest()[:10]}"
+        copies = self._folder(cache) / name
+        copies.mkdir(exist_ok=True)
+        for module in home.glob("*.mjs"):
+            shutil.copy(module, copies / module.name)
+        return ["node", str(copies / script.name)]
 
     def version(self, cache: Path) -> str:
         package = self._folder(cache) / "node_modules" / self._peer / "package.json"
