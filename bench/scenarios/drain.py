@@ -30,7 +30,7 @@ def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
         seen = alternated(plan.rounds, kinds, say)
     told = (
         ("one", "drain of no-op async jobs, 1 process", Bar(least=0.6)),
-        ("two", "the same, 2 processes", None),
+        ("two", "drain of no-op async jobs, 2 processes", None),
         ("sync", "drain of no-op sync jobs, 1 process", None),
     )
     return [

@@ -76,9 +76,9 @@ def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
         ),
         Row(
             "enqueue",
-            f"the same with {IDLE} idle workers listening",
+            f"single enqueue, {IDLE} idle workers listening",
             ratio(single_seen["listening"], single_seen["nobody"]),
-            "of the same with nobody listening",
+            "of that with nobody listening",
             Bar(least=NOT_SLOWER),
             facts,
         ),
