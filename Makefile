@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 RUNS ?= 500
 DUELS ?= 3
+MINUTES ?= 10
 JOBS ?= 4
 PY := .venv/bin/python
 
@@ -90,6 +91,18 @@ explore-quick: .venv/.ready ## a subset of it (a minute or two)
 .PHONY: model
 model: .venv/.ready ## check the protocol's model with TLC, over a million states (minutes; needs Java)
 	@$(PY) -m proofs.model.run
+
+.PHONY: bench
+bench: .venv/.report ## how fast it is: ours against what the same server can do (under 10 minutes)
+	@$(PY) -m bench
+
+.PHONY: bench-peers
+bench-peers: .venv/.report ## how fast it is: ours and other queues, in turns (a quarter of an hour; installs them)
+	@$(PY) -m bench.peers
+
+.PHONY: soak
+soak: .venv/.report ## does it stay fast: MINUTES (default 10) at half of the maximum
+	@$(PY) -m bench.soak --minutes $(MINUTES)
 
 .PHONY: bench-verbs
 bench-verbs: .venv/.ready ## what claim and complete cost inside the server, by batch size (half a minute)

@@ -110,4 +110,87 @@ def _line(axes: Axes, values: list[float], across: str, up: str) -> None:
     axes.grid(axis="y", color=GRID, lw=0.7)
 
 
-PLOTS: dict[str, Callable[[dict[str, Any]], list[Plot]]] = {}
+# ── peers ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _peers(report: dict[str, Any]) -> list[Plot]:
+    """The figures of every peer, and the bars."""
+    plots: list[Plot] = []
+    for part, title, unit in (
+        ("one", "drain of no-op jobs, one worker", "jobs/s"),
+        ("two", "drain of no-op jobs, two workers", "jobs/s"),
+        ("bulk", "bulk enqueue", "jobs/s"),
+        ("p50_ms", "pickup latency at 50 jobs/s, p50", "ms"),
+        ("p99_ms", "pickup latency at 50 jobs/s, p99", "ms"),
+    ):
+        rows = [row for row in report["peers"] if part in row["medians"]]
+        if rows:
+            drawing = partial(_ranked, rows=rows, part=part, unit=unit)
+            plots.append((part, title, 1.1 + 0.34 * len(rows), drawing))
+    return plots + _bench(report)
+
+
+def _ranked(axes: Axes, rows: list[dict[str, Any]], part: str, unit: str) -> None:
+    """A bar for each peer, the best on top, every round as a dot."""
+    rows = sorted(rows, key=lambda row: float(row["medians"][part]), reverse=unit == "ms")
+    most = max(float(row["medians"][part]) for row in rows)
+    for place, row in enumerate(rows):
+        median = float(row["medians"][part])
+        axes.barh(place, median, 0.6, color=OURS if row["peer"].startswith("Fault") else OTHERS)
+        rounds = row["rounds"][part]
+        axes.scatter(rounds, [place] * len(rounds), s=9, color=INK, zorder=3, lw=0)
+        shown = f"{median:,.0f}" if median >= 100 else f"{median:.1f}"
+        axes.annotate(
+            shown,
+            (max(median, *rounds), place),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+        )
+    axes.set_yticks(range(len(rows)), [row["peer"] for row in rows])
+    axes.set_xlim(0, 1.15 * most)
+    axes.set_xlabel(unit)
+    axes.tick_params(axis="y", length=0)
+
+
+# ── soak ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _soak(report: dict[str, Any]) -> list[Plot]:
+    """Rate, latency and sizes over time."""
+    windows = report["windows"]
+    at = [window["seconds"] for window in windows]
+    lines: tuple[tuple[str, str, str, dict[str, list[float]]], ...] = (
+        ("rate", "rate of endings", "jobs/s", {"": [w["jobs_per_second"] for w in windows]}),
+        (
+            "pickup",
+            "pickup latency",
+            "ms",
+            {part: [w[f"{part}_ms"] for w in windows] for part in ("p50", "p99")},
+        ),
+        (
+            "sizes",
+            "hot tables with their indexes",
+            "MB",
+            {name: [w["hot_mb"][name] for w in windows] for name in windows[0]["hot_mb"]},
+        ),
+    )
+    return [
+        (part, title, 2.8, partial(_lines, at=at, lines=named, up=unit))
+        for part, title, unit, named in lines
+    ] + _bench(report)
+
+
+def _lines(axes: Axes, at: list[float], lines: dict[str, list[float]], up: str) -> None:
+    for (name, values), colour in zip(lines.items(), (OURS, MISSED, OTHERS), strict=False):
+        axes.plot(at, values, color=colour, lw=1.6, label=name)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel(up)
+    axes.grid(axis="y", color=GRID, lw=0.7)
+    if len(lines) > 1:
+        axes.legend(frameon=False)
+
+
+PLOTS: dict[str, Callable[[dict[str, Any]], list[Plot]]] = {"peers": _peers, "soak": _soak}
