@@ -85,6 +85,7 @@ def _bars(axes: Axes, rows: list[dict[str, Any]]) -> None:
             textcoords="offset points",
             va="center",
             fontsize=8.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
     axes.axvline(1.0, color=INK, lw=1)
     axes.set_yticks(range(len(rows)), [row["what"] for row in reversed(rows)], fontsize=8.5)
@@ -161,7 +162,7 @@ def _soak(report: dict[str, Any]) -> list[Plot]:
     """Rate, latency and sizes over time."""
     windows = report["windows"]
     at = [window["seconds"] for window in windows]
-    lines: tuple[tuple[str, str, str, dict[str, list[float]]], ...] = (
+    lines: tuple[tuple[str, str, str, dict[str, list[Any]]], ...] = (
         ("rate", "rate of endings", "jobs/s", {"": [w["jobs_per_second"] for w in windows]}),
         (
             "pickup",
@@ -182,7 +183,8 @@ def _soak(report: dict[str, Any]) -> list[Plot]:
     ] + _bench(report)
 
 
-def _lines(axes: Axes, at: list[float], lines: dict[str, list[float]], up: str) -> None:
+def _lines(axes: Axes, at: list[float], lines: dict[str, list[Any]], up: str) -> None:
+    # A window without a figure is a gap.
     for (name, values), colour in zip(lines.items(), (OURS, MISSED, OTHERS), strict=False):
         axes.plot(at, values, color=colour, lw=1.6, label=name)
     axes.set_ylim(bottom=0)

@@ -55,10 +55,10 @@ def _value(row: tuple[Any, ...] | None) -> Any:
 def table(title: str, rows: list[Row]) -> Table:
     """For a terminal."""
     grid = Table(title=title)
-    for column in ("what", "figure", "bar", ""):
+    for column in ("what", "figure", "measured", "bar", ""):
         grid.add_column(column, justify="right" if column == "figure" else "left")
     for row in rows:
-        grid.add_row(row.what, shown(row), str(row.bar or "-"), verdict(row))
+        grid.add_row(row.what, shown(row), row.measured, str(row.bar or "-"), verdict(row))
     return grid
 
 
@@ -91,13 +91,19 @@ def markdown(report: dict[str, Any]) -> str:
         f"`{report['command']}` on {report['at'][:10]}, {report['machine']['cores']} cores, "
         f"PostgreSQL {report['postgresql']}, Python {report['python']}, commit {report['commit']}.",
         "",
-        "| what | figure | bar | |",
-        "|---|---|---|---|",
+        "| what | figure | measured | bar | |",
+        "|---|---|---|---|---|",
     ]
     for row in report["rows"]:
         again = Row(**{k: v for k, v in row.items() if k not in ("bar", "met")})
         verdicts = {True: "met", False: "**missed**", None: ""}
-        cells = (row["what"], shown(again), row["bar"] or "-", verdicts[row["met"]])
+        cells = (
+            row["what"],
+            shown(again),
+            row["measured"],
+            row["bar"] or "-",
+            verdicts[row["met"]],
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

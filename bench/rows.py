@@ -39,6 +39,7 @@ class Row:
     unit: str  # of the figure: "of the limit", "ms", …
     bar: Bar | None = None
     facts: dict[str, Any] = field(default_factory=dict)  # what the figure was made from
+    measured: str = ""  # the same, for people
     skipped: str | None = None
 
     @property
@@ -65,6 +66,11 @@ def skipped(scenario: str, what: str, why: str) -> Row:
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """Of the medians."""
     return statistics.median(ours) / statistics.median(theirs)
+
+
+def against(ours: Sequence[float], theirs: Sequence[float], unit: str = "jobs/s") -> str:
+    """What a ratio was made from, for people: the medians."""
+    return f"{statistics.median(ours):,.0f} to {statistics.median(theirs):,.0f} {unit}"
 
 
 def percentile(values: Sequence[float], part: float) -> float:

@@ -174,8 +174,8 @@ def windows_of(
                 "seconds": round((number + 1) * length, 1),
                 "jobs_per_second": round(ended.get(number, 0) / length),
                 "waits_ms": waits,
-                "p50_ms": round(percentile(waits, 0.5), 2),
-                "p99_ms": round(percentile(waits, 0.99), 2),
+                "p50_ms": round(percentile(waits, 0.5), 2) if waits else None,
+                "p99_ms": round(percentile(waits, 0.99), 2) if waits else None,
                 "hot_mb": size,
             }
         )

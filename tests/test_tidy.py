@@ -15,7 +15,8 @@ from proofs.model.run import BROKEN
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "faultline"
-PYTHON = [*PACKAGE.rglob("*.py"), *(ROOT / "proofs").rglob("*.py"), *(ROOT / "tests").glob("*.py")]
+BESIDE = [*(ROOT / "proofs").rglob("*.py"), *(ROOT / "bench").rglob("*.py")]
+PYTHON = [*PACKAGE.rglob("*.py"), *BESIDE, *(ROOT / "tests").glob("*.py")]
 SQL = list((PACKAGE / "sql").rglob("*.sql"))
 
 MAX_FILE_LINES = 400

@@ -62,4 +62,9 @@ def _ratio(
     if mine is None or other is None:
         return Row("peers", what, None, "", skipped="one of the two is missing")
     facts = {ours: mine, str(theirs): other}
-    return Row("peers", what, mine / other, "times", bar, facts)
+    told = f"{_shown(mine)} to {_shown(other)} {'ms' if part.endswith('ms') else 'jobs/s'}"
+    return Row("peers", what, mine / other, "times", bar, facts, told)
+
+
+def _shown(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.2f}"

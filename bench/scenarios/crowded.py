@@ -9,7 +9,7 @@ from __future__ import annotations
 from bench.arena import Arena, Ground
 from bench.blocks import Say, alternated
 from bench.plan import Plan
-from bench.rows import Bar, Row, ratio, whole
+from bench.rows import Bar, Row, against, ratio, whole
 from bench.scenarios.drain import block, warm_up
 
 OTHERS = 1_000_000
@@ -38,7 +38,8 @@ def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
     facts |= {kind: whole(figures) for kind, figures in seen.items()}
     what = f"drain with {others:,} finished and {others:,} scheduled jobs present"
     figure = ratio(seen["crowded"], seen["empty"])
-    return [Row("crowded", what, figure, "of empty", Bar(least=0.9), facts)]
+    told = against(seen["crowded"], seen["empty"])
+    return [Row("crowded", what, figure, "of empty", Bar(least=0.9), facts, told)]
 
 
 def crowd(arena: Arena, count: int) -> None:

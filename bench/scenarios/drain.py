@@ -12,7 +12,7 @@ from collections.abc import Callable
 from bench.arena import Arena, Ground
 from bench.blocks import Say, alternated
 from bench.plan import Plan
-from bench.rows import Bar, Row, ratio, whole
+from bench.rows import Bar, Row, against, ratio, whole
 
 WARM_UP = 5_000
 
@@ -45,6 +45,7 @@ def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
                 "jobs_per_second": whole(seen[kind]),
                 "limit_per_second": whole(seen["limit"]),
             },
+            against(seen[kind], seen["limit"]),
         )
         for kind, what, bar in told
     ]

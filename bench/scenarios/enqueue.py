@@ -22,7 +22,7 @@ from psycopg import Connection, sql
 from bench.arena import Arena, Ground
 from bench.blocks import Say, alternated
 from bench.plan import Plan
-from bench.rows import Bar, Row, ratio, whole
+from bench.rows import Bar, Row, against, ratio, whole
 from faultline import App
 from faultline.connect import connect
 from faultline.ids import Ids
@@ -73,6 +73,7 @@ def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
             "of a bare two-row INSERT",
             Bar(least=0.85),
             facts,
+            against(single_seen["nobody"], single_seen["bare"], "/s"),
         ),
         Row(
             "enqueue",
@@ -81,6 +82,7 @@ def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
             "of that with nobody listening",
             Bar(least=NOT_SLOWER),
             facts,
+            against(single_seen["listening"], single_seen["nobody"], "/s"),
         ),
     ]
 

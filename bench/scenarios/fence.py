@@ -56,7 +56,8 @@ def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
     say(f"  {us['fenced']:.2f} and, without, {us['unfenced']:.2f} µs a job: {percent:+.1f} %")
     facts: dict[str, float] = {"calls": calls, "batch": BATCH, "blocks": blocks}
     facts |= {f"{kind}_us_per_job": round(median, 2) for kind, median in us.items()}
-    return [Row("fence", "what the fence adds to swap", percent, "%", Bar(most=5), facts)]
+    told = f"{us['fenced']:.2f} to {us['unfenced']:.2f} µs a job"
+    return [Row("fence", "what the fence adds to swap", percent, "%", Bar(most=5), facts, told)]
 
 
 def remove_comparison(arena: Arena) -> None:

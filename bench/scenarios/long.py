@@ -25,7 +25,7 @@ select %s - (select count(*) from {schema}.lease where expires_at > clock_timest
 
 def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
     """One worker, watched over several renewals."""
-    jobs, seconds = plan.number(JOBS), max(12.0, plan.seconds(SECONDS))
+    jobs, seconds = plan.number(JOBS), plan.seconds(SECONDS)
     what = f"{jobs:,} long jobs in one worker, leases of {LEASE_SECONDS:.0f} s"
     if ground.server is None:
         return [skipped("long", what, "the log of somebody else's server cannot be read")]

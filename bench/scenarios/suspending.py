@@ -11,7 +11,7 @@ import statistics
 from bench.arena import Ground
 from bench.blocks import Say, alternated
 from bench.plan import Plan
-from bench.rows import Bar, Row, ratio, whole
+from bench.rows import Bar, Row, against, ratio, whole
 from bench.scenarios.drain import block, warm_up
 
 CONCURRENCY = 500
@@ -50,5 +50,6 @@ def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
             "of what concurrency and sleep allow",
             Bar(least=least),
             facts,
+            against(seen["suspending"], [allowed]),
         )
     ]

@@ -16,7 +16,7 @@ from psycopg import sql
 from bench.arena import Arena, Ground
 from bench.blocks import Say, alternated
 from bench.plan import Plan
-from bench.rows import Bar, Row, ratio, whole
+from bench.rows import Bar, Row, against, ratio, whole
 from bench.workers import Worker
 from faultline.connect import connect
 
@@ -52,7 +52,8 @@ def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
     }
     what = "ctx.transaction() with one INSERT and tx.complete()"
     figure = ratio(seen["fenced"], seen["by hand"])
-    return [Row("transaction", what, figure, "of the same by hand", Bar(least=0.7), facts)]
+    told = against(seen["fenced"], seen["by hand"], "transactions/s")
+    return [Row("transaction", what, figure, "of the same by hand", Bar(least=0.7), facts, told)]
 
 
 def fenced(arena: Arena, worker: Worker, count: int) -> float:
