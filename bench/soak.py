@@ -5,7 +5,7 @@ defaults runs while jobs come in fifty times a second at half that rate, and twe
 one by one, through the public API. For each window (30 s) there are the rate of endings, the
 probes' pickup latency (return of the enqueue to the first line of the handler) and the sizes of
 the hot tables with their indexes. Compared are the first and the last third; the first ten seconds
-count for nothing. Finished jobs are kept, about 0.6 kB each: ten minutes are some gigabytes.
+count for nothing. Finished jobs are kept: ten minutes may be some gigabytes.
 """
 
 from __future__ import annotations

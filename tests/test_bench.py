@@ -18,8 +18,9 @@ import pytest
 
 from bench import soak
 from bench.arena import Arena, Ground
-from bench.peers.__main__ import measure, table
+from bench.peers.__main__ import measure
 from bench.peers.bars import GRAPHILE, OURS, PROCRASTINATE, SYNC, rows_of
+from bench.peers.page import document, table
 from bench.peers.peer import PEERS
 from bench.peers.stage import SCRIPTS
 from bench.plan import Plan
@@ -231,6 +232,8 @@ def test_our_own_adapter_plays_its_whole_turn_as_the_peers_do(
     assert {"bulk", "one", "two", "p50_ms", "p99_ms"} <= rows[0]["medians"].keys()
     assert rows[1]["medians"].keys() == {"one"}
     assert table(rows).row_count == 2
+    page = document({**FACTS, "rows": [row.as_json() for row in rows_of(rows)], "peers": rows})
+    assert page.count("| Faultline, sync handlers |") == 2
     left = server.run("psql", "-Atc", "select rolname from pg_roles where rolname ^@ 'bench'")
     assert left.stdout == ""
 

@@ -21,15 +21,15 @@ from typing import Any
 
 import psycopg
 from rich.console import Console
-from rich.table import Table
 
 from bench.arena import OPTIONS
 from bench.blocks import Say
 from bench.peers.bars import rows_of
+from bench.peers.page import document, table
 from bench.peers.peer import PEERS, Peer
 from bench.peers.stage import PER_SECOND, Failed, set_up
 from bench.plan import Plan
-from bench.report import WIDTH, facts, markdown, publish
+from bench.report import WIDTH, facts, publish
 from faultline.config import Settings
 from faultline.launcher import Server
 from proofs.peers.environment import Unavailable
@@ -37,13 +37,6 @@ from proofs.race import ended_cleanly
 
 OUT = Path("reports/bench")
 PICKUP_SECONDS = 10.0
-SHOWN = (
-    ("bulk", "bulk enqueue/s"),
-    ("one", "drain/s, 1 worker"),
-    ("two", "drain/s, 2 workers"),
-    ("p50_ms", "pickup p50, ms"),
-    ("p99_ms", "pickup p99, ms"),
-)
 Row = dict[str, Any]
 
 
@@ -89,30 +82,6 @@ def _new_row(peer: Peer, plan: Plan) -> Row:
         "rounds": {},
         "medians": {},
     }
-
-
-def table(rows: list[Row]) -> Table:
-    """What was measured of each, and as a part of ours."""
-    grid = Table(title="Faultline and its peers, medians; in brackets, of Faultline's")
-    for column in ("peer", "version", "jobs", *(title for _, title in SHOWN)):
-        grid.add_column(column, justify="left" if column == "peer" else "right")
-    ours: dict[str, float] = {}
-    for row in rows:
-        ours = row["medians"] if row["peer"] == "Faultline" else ours
-    for row in rows:
-        if not row["medians"]:
-            grid.add_row(row["peer"], row["version"] or "-", "-", row["skipped"] or "-")
-            continue
-        cells = [_cell(row["medians"].get(part), ours.get(part)) for part, _ in SHOWN]
-        grid.add_row(row["peer"], row["version"], f"{row['jobs']:,}", *cells)
-    return grid
-
-
-def _cell(figure: float | None, ours: float | None) -> str:
-    if figure is None:
-        return "-"
-    shown = f"{figure:,.0f}" if figure >= 100 else f"{figure:.1f}"
-    return shown if not ours else f"{shown} ({figure / ours:.2f})"
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
@@ -161,7 +130,7 @@ def main() -> int:
             print(f"{peer.name:26} {peer.settings}")
         return 0
     if arguments.markdown:
-        print(markdown(json.loads((arguments.out / "peers.json").read_text())))
+        print(document(json.loads((arguments.out / "peers.json").read_text())))
         return 0
     return ended_cleanly(lambda settings: run(settings, arguments))
 
