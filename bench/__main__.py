@@ -39,18 +39,20 @@ def run(settings: Settings, plan: Plan, names: list[str], out: Path) -> int:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     rows: list[Row] = []
-    began = time.monotonic()
+    took: dict[str, int] = {}
     with ground(settings) as place:
         for name in names:
             say(f"{name} …")
+            began = time.monotonic()
             rows += scenario(name)(place, plan, say)
+            took[name] = round(time.monotonic() - began)
         report = facts(
             place.url,
             f"python -m bench {' '.join(sys.argv[1:])}".strip(),
             jobs=plan.jobs,
             rounds=plan.rounds,
             own_server=place.server is not None,
-            seconds=round(time.monotonic() - began),
+            seconds=took,
         )
     return publish(out, "bench", f"Faultline, {plan.rounds} rounds", report, rows)
 

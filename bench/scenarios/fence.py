@@ -17,8 +17,8 @@ from bench.blocks import Say, alternated, medians
 from bench.plan import Plan
 from bench.rows import Bar, Row
 
-BLOCKS = 15
-CALLS = 20  # of swap in a block
+BLOCKS = 31
+CALLS = 8  # of swap in a block
 COMPARISON = " and l.fencing_token = u.token and l.expires_at > v_now"
 
 LOOP = """do $$

@@ -16,7 +16,7 @@ from bench.statements import Line, logged
 
 JOBS = 2_000
 LEASE_SECONDS = 30.0
-SECONDS = 45.0
+SECONDS = 35.0
 EVERY_SECONDS = 5.0
 LOST = """
 select %s - (select count(*) from {schema}.lease where expires_at > clock_timestamp())

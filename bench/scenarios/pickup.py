@@ -19,7 +19,7 @@ from bench.workers import Worker
 from faultline import App
 
 PER_SECOND = 50
-SECONDS = 12.0  # of a round
+SECONDS = 10.0  # of a round
 
 
 def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
