@@ -18,14 +18,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 from rich.console import Console
 
 from bench.arena import ground
 from bench.plan import Plan
 from bench.report import facts, markdown, publish
-from bench.rows import Row
+from bench.rows import Row, failed
 from bench.scenarios import NAMES, scenario
 from faultline.config import Settings
+from faultline.errors import FaultlineError
 from proofs.race import ended_cleanly
 
 OUT = Path("reports/bench")
@@ -44,7 +46,11 @@ def run(settings: Settings, plan: Plan, names: list[str], out: Path) -> int:
         for name in names:
             say(f"{name} …")
             began = time.monotonic()
-            rows += scenario(name)(place, plan, say)
+            try:
+                rows += scenario(name)(place, plan, say)
+            except (RuntimeError, AssertionError, OSError, psycopg.Error, FaultlineError) as error:
+                say(f"  failed: {error!r}")
+                rows.append(failed(name, error))
             took[name] = round(time.monotonic() - began)
         report = facts(
             place.url,

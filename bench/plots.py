@@ -58,7 +58,7 @@ Plot = tuple[str, str, float, Draw]
 
 def _bench(report: dict[str, Any]) -> list[Plot]:
     """How far each bar is met, and the long drain by the second."""
-    rows = [row for row in report["rows"] if row["met"] is not None]
+    rows = [row for row in report["rows"] if row["bar"] and row["figure"] is not None]
     plots: list[Plot] = []
     if rows:
         plots.append(

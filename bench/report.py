@@ -42,9 +42,18 @@ def facts(url: str, command: str, **more: Any) -> dict[str, Any]:
         **origin,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
-        "machine": {"cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
+        "machine": machine(),
         "server_settings": server,
         **more,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What it ran on, and how busy that is."""
+    return {
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load_average": [round(load, 2) for load in os.getloadavg()],
     }
 
 
@@ -125,7 +134,7 @@ def publish(out: Path, name: str, title: str, report: dict[str, Any], rows: list
         "figures": {row.what: _rounded(row.figure) for row in rows},
         "met": sum(row.met is True for row in rows),
         "missed": missed(rows),
-        "skipped": [row.what for row in rows if row.skipped is not None],
+        "skipped": [row.what for row in rows if row.skipped is not None and not row.failed],
         "report": str(out / f"{name}.json"),
         "plots": plotted,
     }

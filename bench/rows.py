@@ -1,7 +1,7 @@
 """What a run says: rows with a figure, the bar it is held to, and whether that is met.
 
-A row without a bar only tells; one that could not be measured says why, and counts as neither met
-nor missed.
+A row without a bar only tells; one that cannot be measured here says why, and counts as neither met
+nor missed. A measurement that failed counts as missed: nobody knows better.
 """
 
 from __future__ import annotations
@@ -41,10 +41,13 @@ class Row:
     facts: dict[str, Any] = field(default_factory=dict)  # what the figure was made from
     measured: str = ""  # the same, for people
     skipped: str | None = None
+    failed: bool = False  # it was to be measured, and `skipped` says what went wrong
 
     @property
     def met(self) -> bool | None:
         """None: there is nothing to meet."""
+        if self.failed:
+            return False
         if self.bar is None or self.figure is None:
             return None
         return self.bar.met(self.figure)
@@ -56,6 +59,12 @@ class Row:
             "bar": str(self.bar) if self.bar is not None else None,
             "met": self.met,
         }
+
+
+def failed(scenario: str, error: BaseException) -> Row:
+    """A scenario that broke off."""
+    why = str(error).partition("\n")[0] or type(error).__name__
+    return Row(scenario, scenario, None, "", skipped=f"failed: {why}", failed=True)
 
 
 def skipped(scenario: str, what: str, why: str) -> Row:

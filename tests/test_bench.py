@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from bench import soak
+from bench.__main__ import run
 from bench.arena import Arena, Ground
 from bench.peers.__main__ import measure
 from bench.peers.bars import GRAPHILE, OURS, PROCRASTINATE, SYNC, rows_of
@@ -28,6 +29,7 @@ from bench.report import markdown, publish, shown
 from bench.rows import Bar, Row, percentile, skipped
 from bench.scenarios import NAMES, fence, scenario
 from bench.statements import Log
+from faultline.config import Settings
 from faultline.launcher import Server
 
 ROOT = Path(__file__).parent.parent
@@ -105,18 +107,23 @@ def test_a_worker_that_dies_ends_the_wait(arena: Arena) -> None:
         arena.wait(lambda: False, worker)
 
 
-def test_without_its_comparison_complete_takes_a_stale_token(arena: Arena) -> None:
+def test_the_copy_without_the_comparison_takes_a_stale_token_and_the_control_does_not(
+    arena: Arena,
+) -> None:
     """So what the fence is compared with has none."""
     arena.enqueue(1)
     lanes = "array(select lane from {schema}.lane)"
     (job,) = arena.value("select job_ids from {schema}.claim('w', " + lanes + ", 2)")
-    stale = "select count(*) from {schema}.complete(array[%s]::uuid[], array[99]::bigint[])"
-    assert arena.value(stale, job) == 1
-    fence.remove_comparison(arena)
-    arena.value(stale, job)
-    assert arena.value("select state from {schema}.jobs") == "succeeded"
-    with pytest.raises(AssertionError, match="not where it was"):
-        fence.remove_comparison(arena)
+    fence.copy(arena, "compared", fence.COMPARISON)
+    fence.copy(arena, "unfenced", "")
+    stale = "select count(*) from {{schema}}.{}(array[%s]::uuid[], array[99]::bigint[])"
+    for verb, refused, state in (
+        ("complete", 1, "running"),
+        ("complete_compared", 1, "running"),
+        ("complete_unfenced", 0, "succeeded"),
+    ):
+        assert arena.value(stale.format(verb), job) == refused, verb
+        assert arena.value("select state from {schema}.jobs") == state, verb
 
 
 def test_idle_and_long_are_skipped_on_a_server_whose_log_cannot_be_read(ground: Ground) -> None:
@@ -174,6 +181,22 @@ def test_a_missed_bar_is_status_1_and_named_in_the_last_line(
     assert all((tmp_path / plot).stat().st_size for plot in line["plots"])
     assert "| bad | 0.50 | 1 to 2 | ≥ 1 | **missed** |" in markdown(report)
     assert "no reason" in shown(absent)
+
+
+def test_a_scenario_that_breaks_off_is_a_missed_row_and_costs_the_others_nothing(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> list[Row]:
+        raise RuntimeError("a worker ended with 1")
+
+    good = Row("fence", "good", 1.0, "%", Bar(most=5))
+    found = {"drain": broken, "fence": lambda *_: [good]}
+    monkeypatch.setattr("bench.__main__.scenario", found.__getitem__)
+    settings = Settings(ground.url, "faultline", tmp_path, None)
+    assert run(settings, TINY, ["drain", "fence"], tmp_path) == 1
+    rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert [row["met"] for row in rows] == [False, True]
+    assert rows[0]["skipped"] == "failed: a worker ended with 1"
 
 
 def test_the_command_prints_a_table_writes_files_and_ends_with_one_line(

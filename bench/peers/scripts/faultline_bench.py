@@ -21,7 +21,7 @@ def _url(role: str) -> str:
     return file.read_text() if file.exists() else job.URL
 
 
-app = App(_url(os.environ.get("BENCH_ROLE", "producer")))
+app = App(_url(os.environ.get("BENCH_ROLE", "producer")), schema="faultline")
 
 if VARIANT == "sync":
 
