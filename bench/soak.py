@@ -57,8 +57,9 @@ class Seen:
     enqueued: int = 0
 
 
-def run(settings: Settings, minutes: float, jobs: int, out: Path) -> int:
+def run(settings: Settings, arguments: argparse.Namespace) -> int:
     """Measure the maximum, soak, judge."""
+    minutes: float = arguments.minutes
     console = Console(stderr=True)
 
     def say(line: str) -> None:
@@ -66,14 +67,16 @@ def run(settings: Settings, minutes: float, jobs: int, out: Path) -> int:
 
     with ground(settings) as place:
         with place.arena() as arena:
-            most = maximum(arena, jobs, say)
-        rate = most / 2
+            most = maximum(arena, arguments.jobs, say)
+        rate: float = arguments.rate or most / 2
         say(f"at most {most:,.0f} jobs/s; {minutes:g} minutes at {rate:,.0f} …")
         windows = soak(place, rate, minutes * 60, say)
         command = f"python -m bench.soak {' '.join(sys.argv[1:])}".strip()
         report = facts(place.url, command, most_per_second=round(most), rate=round(rate))
-    title = f"{minutes:g} minutes at {rate:,.0f} jobs/s, half of the maximum"
-    return publish(out, "soak", title, {**report, "windows": windows}, judged(windows, rate))
+    title = f"{minutes:g} minutes at {rate:,.0f} jobs/s; one worker drains {most:,.0f}"
+    return publish(
+        arguments.out, "soak", title, {**report, "windows": windows}, judged(windows, rate)
+    )
 
 
 def maximum(arena: Arena, jobs: int, say: Say) -> float:
@@ -223,11 +226,10 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=100_000, metavar="N", help="in a drain that finds the maximum"
     )
+    parser.add_argument("--rate", type=float, metavar="N", help="jobs/s (half of that maximum)")
     parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help=f"({OUT})")
     arguments = parser.parse_args()
-    return ended_cleanly(
-        lambda settings: run(settings, arguments.minutes, arguments.jobs, arguments.out)
-    )
+    return ended_cleanly(lambda settings: run(settings, arguments))
 
 
 if __name__ == "__main__":
