@@ -163,6 +163,15 @@ class Stage:
         for verb in SETTLING:
             self.execute(f"alter function {{schema}}.{verb} set lock_timeout = '60s'")
 
+    def crowd(self, workers: int) -> None:
+        """So many workers have been heard of just now."""
+        self.execute(
+            "insert into {schema}.worker (worker, queues, details, started_at, seen_at) "
+            "select 'w' || n, '{}', '{}', clock_timestamp(), clock_timestamp() "
+            "from generate_series(1, %s) n",
+            workers,
+        )
+
     def background(self, call: Call[Any] | str, conn: Connection[Any]) -> Background:
         """Run a call on its own thread, because it is going to wait for a lock."""
         self._under_way.append(Background(self, call, conn))

@@ -34,6 +34,7 @@ NOT_MODELLED = {
     "rescue": "for restores from a dump, which the model does not have",
     "epoch_bump": "for restores from a disk snapshot, which the model does not have",
     "compact": "rewrites the same rows",
+    "compact_if_bloated": "compact, or nothing",
     "create_partitions": "moves no job",
     "drop_partitions": "forgets jobs that have ended long ago",
     "report_refusal": "records evidence; refuse is in the model",

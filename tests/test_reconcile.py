@@ -14,7 +14,7 @@ import pytest
 from faultline.call import Call
 from faultline.errors import InvalidArgument
 from faultline.jobs import Reconciled
-from tests.stage import Stage
+from tests.stage import Stage, until
 
 pytestmark = pytest.mark.both_servers
 NOTHING = Reconciled([], 0, None)
@@ -137,6 +137,26 @@ def test_workers_that_were_silent_for_a_day_are_forgotten_unless_they_hold_a_lea
     reconcile(stage)
     assert [w["worker"] for w in stage.reading.workers(stage.conn)] == ["busy", "fresh"]
     assert stage.value("select count(*) from {schema}.sleeper where worker = 'silent'") == 0
+
+
+def test_where_leases_and_workers_are_many_not_each_reconcile_reads_all_the_leases(
+    stage: Stage,
+) -> None:
+    """Dead leases count too: while a snapshot is pinned they are walked over."""
+    job_id, _ = stage.running("A")
+    stage.execute(
+        "insert into {schema}.lease select {schema}.new_id(), 1, 1, 'infinity', clock_timestamp(), "
+        "1, 0, 0, 0, 30, true, 'B' from generate_series(1, 50000)"
+    )
+    stage.execute("delete from {schema}.lease where job_id <> %s", job_id)
+    stage.execute("select pg_stat_force_next_flush()")
+    rows = "select pg_stat_get_dead_tuples('{schema}.lease'::regclass)"
+    until(lambda: stage.value(rows) >= 50_000, "the statistics say so")
+    stage.expire(job_id)
+    stage.crowd(100_000)
+    assert reconcile(stage) == NOTHING
+    stage.execute("delete from {schema}.worker")
+    assert [x.job_id for x in reconcile(stage).reclaimed] == [job_id]
 
 
 # ── what a running attempt says of itself ────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -10,6 +11,9 @@ import psycopg
 import pytest
 
 from faultline.errors import LockedOut, WrongIsolation
+from faultline.events import Event
+from faultline.worker.pace import Pace
+from faultline.worker.reconciler import Reconciler
 from tests.stage import Stage, until
 
 pytestmark = pytest.mark.both_servers
@@ -170,6 +174,7 @@ def test_compaction_gives_up_rather_than_make_the_queue_wait(stage: Stage, how: 
         other.execute("select count(*) from faultline.ready")
     else:
         stage.verbs.enqueue("work").run(other)
+    stage.conn.execute("set statement_timeout = '5s'")
     with pytest.raises(LockedOut):
         stage.verbs.compact().run(stage.conn)
     other.rollback()
@@ -226,3 +231,103 @@ def test_so_large_a_queue_is_not_compacted_with_everybody_waiting(stage: Stage) 
         "select 1, {schema}.new_id(), 30 from generate_series(1, 10001)"
     )
     assert stage.verbs.compact().run(stage.conn) is False
+
+
+# ── compact, by itself ───────────────────────────────────────────────────────────────────────────
+
+
+def bloat(stage: Stage, dead: int = 50_000, live: int = 3) -> None:
+    """So many dead rows in ready, that a snapshot keeps, and the statistics know of it."""
+    pin = stage.connect(isolation="repeatable read")
+    pin.execute("select 1 from faultline.epoch")
+    stage.execute(
+        "insert into {schema}.ready (lane, job_id, lease_seconds) "
+        "select 1000, {schema}.new_id(), 30 from generate_series(1, %s)",
+        dead + live,
+    )
+    stage.execute(
+        "delete from {schema}.ready where seq < (select min(seq) + %s from {schema}.ready)", dead
+    )
+    stage.execute("select pg_stat_force_next_flush()")
+    counted = "select pg_stat_get_dead_tuples('{schema}.ready'::regclass)"
+    until(lambda: stage.value(counted) >= dead, "the statistics say so")
+
+
+def heard_by(stage: Stage, rounds: int = 1) -> list[Event]:
+    """What a reconciler says in its first rounds."""
+    events: list[Event] = []
+
+    async def play() -> None:
+        reconciler = Reconciler("R", stage.url, stage.verbs, events.append)
+        for _ in range(rounds):
+            await reconciler.round()
+        await reconciler.close()
+
+    asyncio.run(play())
+    return events
+
+
+def size_of_ready(stage: Stage) -> int:
+    return stage.value("select pg_relation_size('{schema}.ready')")
+
+
+def test_a_reconciler_compacts_by_itself_what_a_pinned_snapshot_keeps_vacuum_from(
+    stage: Stage,
+) -> None:
+    bloat(stage)
+    before = rows_of_ready(stage)
+    assert [event.event for event in heard_by(stage, rounds=2)] == ["ready_compacted"]
+    assert rows_of_ready(stage) == before
+    assert size_of_ready(stage) == 8192
+    assert heard_by(stage) == []
+
+
+def test_a_reconciler_that_finds_ready_held_leaves_it_and_goes_on(stage: Stage) -> None:
+    bloat(stage)
+    reader = stage.connect(isolation="read committed")
+    reader.execute("select count(*) from faultline.ready")
+    expired, _ = stage.running()
+    stage.expire(expired)
+    before = size_of_ready(stage)
+    assert [event.event for event in heard_by(stage)] == ["lease_reclaimed"]
+    assert size_of_ready(stage) >= before
+
+
+@pytest.mark.parametrize(("dead", "live"), [(49_990, 3), (51_000, 10_001)])
+def test_few_dead_rows_or_many_live_ones_are_not_even_tried_to_compact(
+    stage: Stage, dead: int, live: int
+) -> None:
+    bloat(stage, dead, live)
+    before = size_of_ready(stage)
+    reader = stage.connect(isolation="read committed")
+    reader.execute("select count(*) from faultline.ready")
+    assert stage.verbs.compact_if_bloated().run(stage.connect(role="worker")) is False
+    reader.commit()
+    assert stage.verbs.compact_if_bloated().run(stage.connect(role="worker")) is False
+    assert size_of_ready(stage) == before
+
+
+def test_of_many_workers_only_one_or_so_tries_to_compact(stage: Stage) -> None:
+    bloat(stage)
+    stage.crowd(100_000)
+    assert [stage.verbs.compact_if_bloated().run(stage.conn) for _ in range(5)] == [False] * 5
+    stage.execute("update {schema}.worker set seen_at = seen_at - interval '2 minutes'")
+    assert stage.verbs.compact_if_bloated().run(stage.conn) is True
+
+
+def test_what_was_tried_in_vain_is_tried_more_and_more_seldom() -> None:
+    pace = Pace(10, 100)
+    now, pauses = 0.0, []
+    for _ in range(6):
+        assert pace.is_due(now)
+        pace.was_in_vain()
+        pauses.append(next(n for n in range(1000) if pace.is_due(now + n)))
+        now += pauses[-1] + 1000
+    assert pauses[:4] == sorted(pauses[:4])
+    assert 9 <= pauses[0] <= 11 < 18 <= pauses[1] <= 22
+    assert 90 <= pauses[-1] <= 110
+    for _ in range(10):
+        pace.went_well()
+    assert pace.is_due(now)
+    assert not pace.is_due(now + 8)
+    assert pace.is_due(now + 11)

@@ -21,7 +21,7 @@ MAY = {
     **dict.fromkeys(("status", "cancel"), "wpo"),
     **dict.fromkeys(
         ("lanes", "reclaim", "reclaim_dead", "promote", "reconcile", "outcome",
-         "create_partitions"), "wo"),
+         "create_partitions", "compact_if_bloated"), "wo"),
     **dict.fromkeys(
         ("claim", "execute", "renew", "adopt", "complete", "complete_one", "swap", "fail", "snooze",
          "release", "release_others", "cancel_attempt", "busy", "progress", "assert_fence", "fence",
@@ -51,6 +51,7 @@ STEPS = {
     "end_lost",
     "end_released",
     "epoch_of",
+    "expiries_are_worth_a_look",
     "finish",
     "floor_now",
     "forget",
@@ -86,6 +87,7 @@ STEPS = {
     "token_floor",
     "transaction_mark",
     "wake",
+    "workers_at_work",
 }  # fmt: skip
 WRITES = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
 

@@ -251,6 +251,13 @@ class DatabaseBack(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadyCompacted(Event):
+    """Vacuum could not clear the table of queued jobs of dead rows: it was written anew."""
+
+    event = "ready_compacted"
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessDied(Event):
     """A child of the worker ended without being asked; its leases were ended at once."""
 
@@ -301,6 +308,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     WorkerDraining,
     DatabaseLost,
     DatabaseBack,
+    ReadyCompacted,
     ProcessDied,
     EventsDropped,
     WorkerExit,

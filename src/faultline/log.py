@@ -59,6 +59,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "events_dropped": lambda f: f"{f['count']} events before this one were not written",
     "database_lost": lambda f: f"database lost: {f['error']}",
     "database_back": lambda f: f"database back after {_number(f['away_seconds'])} s",
+    "ready_compacted": lambda _: "the table ready was full of dead rows: compacted",
     "process_died": lambda f: (
         f"process of {f['worker']} died ({f['status']}); {f['reclaimed']} jobs taken back"
     ),

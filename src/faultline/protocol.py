@@ -293,6 +293,10 @@ class Protocol:
         """Rewrite `ready` when a pinned snapshot stops vacuum."""
         return self._call("compact", (), one)
 
+    def compact_if_bloated(self) -> Call[bool]:
+        """The same, if dead rows are many and live ones few; asks no table."""
+        return self._call("compact_if_bloated", (), one)
+
     def create_partitions(self, months_ahead: int = 3) -> Call[int]:
         """Make the partitions of the coming months."""
         return self._call("create_partitions", (months_ahead,), one)

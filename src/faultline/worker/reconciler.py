@@ -17,15 +17,19 @@ import psycopg
 
 from faultline.connect import pooled
 from faultline.errors import DatabaseUnavailable
-from faultline.events import Emit
+from faultline.events import Emit, ReadyCompacted
 from faultline.jobs import Reconciled
 from faultline.protocol import Protocol
 from faultline.worker.endings import reclaimed_events
 from faultline.worker.outage import Outage, nothing
-from faultline.worker.session import Deadline, Session, Unavailable
+from faultline.worker.pace import Pace
+from faultline.worker.session import Deadline, Locked, Session, Unavailable
 
 CALL_SECONDS = 10.0
 PARTITIONS_EVERY = 3600.0  # seconds between two looks whether next month's partitions are there
+PARTITIONS_LATER = 60.0  # until the next try, if they could not be made
+COMPACT_EVERY = 5.0  # seconds between two looks whether ready is full of dead rows
+COMPACT_LATER = 300.0  # the longest pause after tries in vain
 MAX_JOBS = 1000
 
 
@@ -55,6 +59,7 @@ class Reconciler:
         self._ears = Session(listen_url, verbs.schema) if listen_url else self._session
         self._hearing: psycopg.AsyncConnection[object] | None = None
         self._partitions_at = 0.0
+        self._compacting = Pace(COMPACT_EVERY, COMPACT_LATER)
         self._sooner = asyncio.Event()
         self._outage = Outage(worker, emit if announce else nothing)
 
@@ -78,21 +83,39 @@ class Reconciler:
                 except Exception as error:  # whatever it is: recovery depends on this loop
                     await self._outage.wait(error)
         finally:
-            await self._session.close()
-            await self._ears.close()
+            await self.close()
+
+    async def close(self) -> None:
+        """Forget the connections."""
+        await self._session.close()
+        await self._ears.close()
 
     async def round(self) -> Reconciled:
-        """Reconcile once; whoever is to know is told."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._partitions_at:
-            await self._session.run(self._verbs.create_partitions(), CALL_SECONDS)
-            self._partitions_at = now + PARTITIONS_EVERY
+        """Reconcile once; whoever is to know is told. Then what is seldom due: nothing that goes
+        wrong there holds up a recovery."""
         done = await self._session.run(self._verbs.reconcile(MAX_JOBS), CALL_SECONDS)
         for event in reclaimed_events(self._worker, done.reclaimed):
             self._emit(event)
         if done.reclaimed or done.promoted:
             self._on_work(None)
+        now = asyncio.get_running_loop().time()
+        if now >= self._partitions_at:
+            self._partitions_at = now + PARTITIONS_LATER
+            await self._session.run(self._verbs.create_partitions(), CALL_SECONDS)
+            self._partitions_at = now + PARTITIONS_EVERY
+        if self._compacting.is_due(now):
+            await self._compact()
         return done
+
+    async def _compact(self) -> None:
+        """Compact ready if it is bloated; where somebody holds it, try more and more seldom: each
+        try makes the queue wait for 100 ms."""
+        try:
+            if await self._session.run(self._verbs.compact_if_bloated(), CALL_SECONDS):
+                self._emit(ReadyCompacted(self._worker))
+            self._compacting.went_well()
+        except Locked:
+            self._compacting.was_in_vain()
 
     async def _wait(self, next_seconds: float | None) -> None:
         """Until the next thing known of, but never longer than a poll; spread, so that a thousand

@@ -3,7 +3,8 @@
 -- what was reclaimed (as arrays), how many were promoted, and in how many seconds there is
 -- something to do again: at the next expiry of a lease or the next run_at; 0 if max_jobs left
 -- overdue work, NULL if nothing is waited for. Overdue work that somebody else has locked is worth
--- a look in a quarter of a second.
+-- a look in a quarter of a second. Where lease is huge it is not read in every call; see
+-- expiries_are_worth_a_look.
 --
 -- Locks    as reclaim, then as promote, then what is forgotten, all with SKIP LOCKED: it never
 --          waits.
@@ -24,7 +25,9 @@ declare
 begin
     perform insist_on_read_committed('reconcile');
     perform check_max_jobs(reconcile.max_jobs);
-    v_expiry := (select min(l.expires_at) from lease l);
+    if expiries_are_worth_a_look() then
+        v_expiry := (select min(l.expires_at) from lease l);
+    end if;
     if v_expiry <= clock_timestamp() then
         select array_agg(r.job_id), array_agg(r.fencing_token), array_agg(r.worker),
                array_agg(r.state), array_agg(r.crashes)
@@ -43,6 +46,31 @@ begin
                                   >= least(reconcile.max_jobs, 1000)
                              then 0 else 0.25 end;
     end if;
+end $$;
+
+-- expiries_are_worth_a_look: the next expiry is found by reading all of lease: an index on it would
+-- make renewals non-HOT. That walks over the dead rows too, which pile up while a snapshot is
+-- pinned (45 ms for a million, `python -m bench.pinned`), and every worker asks every second. So
+-- all of them together read about a million rows a second: beyond that, who looks is decided by
+-- lot. Nobody has to remember or to wait for anything, and more workers do not make it worse.
+create or replace function {schema}.expiries_are_worth_a_look() returns boolean
+language plpgsql
+as $$
+declare
+    v_rows bigint := pg_stat_get_live_tuples('{schema}.lease'::regclass)
+                   + pg_stat_get_dead_tuples('{schema}.lease'::regclass);
+begin
+    return v_rows < 10000 or random() * v_rows * workers_at_work() < 1000000;
+end $$;
+
+-- workers_at_work: how many have been heard of in the last minute; at least one.
+create or replace function {schema}.workers_at_work() returns bigint
+language plpgsql
+as $$
+declare
+    v_lately timestamptz := clock_timestamp() - interval '1 minute';
+begin
+    return greatest(1, (select count(*) from worker w where w.seen_at > v_lately));
 end $$;
 
 -- forget: reports of attempts that no longer hold their lease, a minute after they were made, and

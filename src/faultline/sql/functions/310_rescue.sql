@@ -33,33 +33,3 @@ begin
     end if;
     return v_rescued;
 end $$;
-
--- compact: when a pinned snapshot stops vacuum, the dead entries of ready pile up. Copy the live
--- rows, truncate, put them back: 10-22 ms. Answers whether it did.
---
--- A snapshot older than this sees ready empty, so it stays away while this database is dumped; see
--- rescue.
--- Locks    ACCESS EXCLUSIVE on ready; gives up after 100 ms (55P03) rather than make the queue
---          wait.
-create or replace function {schema}.compact() returns boolean
-language plpgsql
-{definer}
-set lock_timeout = '100ms'
-as $$
-declare
-    v_live ready[];
-begin
-    perform insist_on_read_committed('compact');
-    if exists (select from pg_stat_activity
-                where application_name = 'pg_dump' and datname = current_database()) then
-        return false;
-    end if;
-    if (select count(*) from (select from ready limit 10001) few) > 10000 then
-        return false;  -- so many would be copied with everybody waiting
-    end if;
-    lock table ready in access exclusive mode;
-    v_live := array(select r from ready r order by r.lane, r.seq);
-    truncate ready;
-    insert into ready select (unnest(v_live)).*;
-    return true;
-end $$;
