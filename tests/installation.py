@@ -58,3 +58,49 @@ def run_one_job(conn: Connection[Any], schema: str) -> None:
     status = verbs.status(job_id).run(conn)
     assert status is not None
     assert status.state == "succeeded"
+
+
+# The newest installation as version 1 had it, where that matters to an upgrade.
+AS_VERSION_1 = """
+delete from {schema}.migration where version > 1;
+drop table {schema}.setting cascade;
+create table {schema}.setting (
+    one boolean primary key default true,
+    payload_limit_bytes integer not null default 1048576,
+    constraint there_is_one_row_of_settings check (one),
+    constraint a_payload_limit_is_positive check (payload_limit_bytes > 0));
+alter table {schema}.setting owner to {schema}_owner;
+insert into {schema}.setting default values;
+do $$ declare p regclass; begin
+    for p in select inhrelid from pg_inherits
+              where inhparent in ('{schema}.job'::regclass, '{schema}.attempt'::regclass) loop
+        execute format('alter table %s reset (autovacuum_freeze_min_age, '
+                       'autovacuum_vacuum_insert_scale_factor, '
+                       'autovacuum_vacuum_insert_threshold)', p);
+    end loop; end $$;
+drop table {schema}.progress cascade;
+drop type {schema}.reclaimed cascade;
+drop table {schema}.step, {schema}.server_life cascade;
+drop type {schema}.stale cascade;
+create type {schema}.stale as (
+    job_id uuid, fencing_token bigint, current_token bigint, reason text);
+alter type {schema}.stale owner to {schema}_owner;
+drop function {schema}.fence, {schema}.begin_step, {schema}.record_step, {schema}.commit_status,
+    {schema}.raise_stale, {schema}.hold_lease;
+create function {schema}.fence(job_id uuid, token bigint) returns void
+language sql begin atomic select; end;
+alter function {schema}.fence(uuid, bigint) owner to {schema}_owner;
+drop function {schema}.renew;
+create function {schema}.renew(job_ids uuid[], tokens bigint[]) returns table (
+    job_id uuid, fencing_token bigint, verdict text, expires_at timestamptz, cancel_reason text)
+language sql begin atomic select null::uuid, 0::bigint, '', null::timestamptz, ''; end;
+alter function {schema}.renew(uuid[], bigint[]) owner to {schema}_owner;
+drop function {schema}.status(uuid), {schema}.release_others, {schema}.progress, {schema}.retry,
+    {schema}.reconcile;
+create function {schema}.status(job_id uuid) returns table (
+    state text, fencing_token bigint, attempts bigint, next_run_at timestamptz,
+    finished_at timestamptz, result jsonb, error jsonb)
+language sql begin atomic select 'old', 0::bigint, 0::bigint, null::timestamptz,
+    null::timestamptz, null::jsonb, null::jsonb; end;
+alter function {schema}.status(uuid) owner to {schema}_owner;
+comment on schema {schema} is 'version 1'"""

@@ -21,10 +21,11 @@ from tests.command import CommandLine
 from tests.conftest import database_url
 from tests.pooler import needs_pgbouncer, pgbouncer
 from tests.stage import Stage, until
+from tests.test_partitions import age, finished
 
 NAMES = [
     *("server", "schema", "roles", "clock", "pooler", "listen", "durability", "replication"),
-    *("autovacuum", "transactions", "partitions", "guards", "dead_rows"),
+    *("autovacuum", "transactions", "partitions", "retention", "guards", "dead_rows"),
     *("workers", "quarantine", "invariants"),
 ]
 
@@ -244,6 +245,25 @@ def test_missing_partitions_are_noticed_before_and_after_it_is_too_late(stage: S
         assert found.level == level
         assert month.replace("_", "-") in found.what
         assert "create_partitions()" in found.do
+
+
+def test_a_month_that_should_be_gone_and_takes_room_is_noticed(stage: Stage) -> None:
+    old = age(stage, finished(stage))
+    assert findings(stage.url)["retention"].what == "what has ended is kept for 30 days"
+    stage.execute(
+        "insert into {schema}.job select "
+        "overlay(j.id::text placing lpad(to_hex(n), 12, '0') from 25)::uuid, created_at, lane, "
+        "max_attempts, max_crashes, lease_seconds, backoff_seconds, backoff_cap_seconds, task, "
+        "producer, to_jsonb(big), headers from {schema}.job j, generate_series(1, 18) n, "
+        "(select string_agg(md5(random()::text), '') as big from generate_series(1, 131072)) b "
+        "where id = %s", old)  # fmt: skip
+    found = findings(stage.url)["retention"]
+    assert found.level == "warn"
+    assert "2020-01 should be gone" in found.what
+    stage.execute(found.do.partition(" says")[0])
+    assert findings(stage.url)["retention"].level == "ok"
+    stage.verbs.set_retention(None).run(stage.conn)
+    assert findings(stage.url)["retention"].what == "what has ended is kept for ever"
 
 
 def test_gaps_in_a_guard_are_noticed(stage: Stage) -> None:

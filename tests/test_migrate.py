@@ -26,7 +26,7 @@ from faultline.connect import connect as open_client
 from faultline.errors import InvalidArgument, MigrationRefused, NotPermitted, SchemaMismatch
 from faultline.migrate import is_current, migrate
 from faultline.script import SCHEMA_VERSION, Migration, migrations
-from tests.installation import catalogue, run_one_job, schema_exists
+from tests.installation import AS_VERSION_1, catalogue, run_one_job, schema_exists
 from tests.stage import Stage, until
 
 SQL = Path(str(resources.files("faultline").joinpath("sql")))
@@ -250,36 +250,6 @@ def test_a_schema_name_that_is_a_word_of_sql_is_refused(empty_database: str) -> 
         migrate(conn, "user")
 
 
-AS_VERSION_1 = """
-delete from {schema}.migration where version > 1;
-drop table {schema}.progress cascade;
-drop type {schema}.reclaimed cascade;
-drop table {schema}.step, {schema}.server_life cascade;
-drop type {schema}.stale cascade;
-create type {schema}.stale as (
-    job_id uuid, fencing_token bigint, current_token bigint, reason text);
-alter type {schema}.stale owner to {schema}_owner;
-drop function {schema}.fence, {schema}.begin_step, {schema}.record_step, {schema}.commit_status,
-    {schema}.raise_stale, {schema}.hold_lease;
-create function {schema}.fence(job_id uuid, token bigint) returns void
-language sql begin atomic select; end;
-alter function {schema}.fence(uuid, bigint) owner to {schema}_owner;
-drop function {schema}.renew;
-create function {schema}.renew(job_ids uuid[], tokens bigint[]) returns table (
-    job_id uuid, fencing_token bigint, verdict text, expires_at timestamptz, cancel_reason text)
-language sql begin atomic select null::uuid, 0::bigint, '', null::timestamptz, ''; end;
-alter function {schema}.renew(uuid[], bigint[]) owner to {schema}_owner;
-drop function {schema}.status(uuid), {schema}.release_others, {schema}.progress, {schema}.retry,
-    {schema}.reconcile;
-create function {schema}.status(job_id uuid) returns table (
-    state text, fencing_token bigint, attempts bigint, next_run_at timestamptz,
-    finished_at timestamptz, result jsonb, error jsonb)
-language sql begin atomic select 'old', 0::bigint, 0::bigint, null::timestamptz,
-    null::timestamptz, null::jsonb, null::jsonb; end;
-alter function {schema}.status(uuid) owner to {schema}_owner;
-comment on schema {schema} is 'version 1'"""
-
-
 @pytest.mark.both_servers
 def test_an_upgrade_from_version_1_keeps_every_job_and_ends_like_a_fresh_install(
     stage: Stage,
@@ -292,6 +262,7 @@ def test_an_upgrade_from_version_1_keeps_every_job_and_ends_like_a_fresh_install
     stage.enqueue(queue="later", delay_seconds=3600), stage.enqueue(queue="bank", priority=5)
     view = (SQL / "views" / "010_jobs.sql").read_text("utf-8")
     lines = [line for line in view.splitlines() if "progress" not in line]
+    assert stage.value("select retention_days from {schema}.setting") == 30
     stage.execute(AS_VERSION_1)  # takes the view with it
     stage.execute("\n".join(lines).replace("       j.producer,", "       j.producer"))
     stage.execute("alter view {schema}.jobs owner to {schema}_owner")
@@ -305,6 +276,8 @@ def test_an_upgrade_from_version_1_keeps_every_job_and_ends_like_a_fresh_install
     upgraded = catalogue(stage.conn, "faultline")
     assert len(upgraded.pop("migrations")) == len(fresh.pop("migrations"))
     assert upgraded == fresh
+    kept = "it has jobs that nobody has said may go"
+    assert stage.value("select retention_days from {schema}.setting") is None, kept
     assert stage.verbs.complete([held]).run(stage.conn) == []
     assert stage.violations() == []
 

@@ -37,6 +37,8 @@ NOT_MODELLED = {
     "compact_if_bloated": "compact, or nothing",
     "create_partitions": "moves no job",
     "drop_partitions": "forgets jobs that have ended long ago",
+    "apply_retention": "forgets jobs that have ended long ago",
+    "set_retention": "a setting",
     "report_refusal": "records evidence; refuse is in the model",
     "beat": "about workers; decides nothing",
     "leave": "about workers; decides nothing",

@@ -21,7 +21,7 @@ MAY = {
     **dict.fromkeys(("status", "cancel"), "wpo"),
     **dict.fromkeys(
         ("lanes", "reclaim", "reclaim_dead", "promote", "reconcile", "outcome",
-         "create_partitions", "compact_if_bloated"), "wo"),
+         "create_partitions", "compact_if_bloated", "apply_retention"), "wo"),
     **dict.fromkeys(
         ("claim", "execute", "renew", "adopt", "complete", "complete_one", "swap", "fail", "snooze",
          "release", "release_others", "cancel_attempt", "busy", "progress", "assert_fence", "fence",
@@ -29,7 +29,7 @@ MAY = {
          "beat", "leave", "sleep", "awake"), "w"),
     **dict.fromkeys(
         ("retry", "requeue", "pause", "epoch_bump", "rescue", "compact", "drop_partitions",
-         "guard", "unguard", "guard_tree", "check_guard"), "o"),
+         "set_retention", "guard", "unguard", "guard_tree", "check_guard"), "o"),
 }  # fmt: skip
 # Steps of the verbs: nobody's, since they check nothing.
 STEPS = {
@@ -46,6 +46,7 @@ STEPS = {
     "check_worker",
     "claim_one",
     "current_token",
+    "drop_months",
     "due_at",
     "end_cancelled",
     "end_lost",
@@ -55,7 +56,9 @@ STEPS = {
     "finish",
     "floor_now",
     "forget",
+    "forget_before",
     "has_ended",
+    "has_something_to_drop",
     "hold_key",
     "hold_keys",
     "hold_lease",
@@ -63,6 +66,7 @@ STEPS = {
     "id_time",
     "insist_on_read_committed",
     "invalid",
+    "is_kept",
     "judge",
     "lane_of",
     "make_lane",
@@ -71,6 +75,7 @@ STEPS = {
     "park_exhausted",
     "partition_months",
     "place_of",
+    "pointers_between",
     "put_back",
     "put_in_quarantine",
     "put_off",

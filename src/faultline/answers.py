@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from faultline.call import Row, decoded
-from faultline.jobs import Lease, Reclaimed, Reconciled, Stale
+from faultline.jobs import Lease, Reclaimed, Reconciled, Retained, Stale
 
 T = TypeVar("T")
 
@@ -37,6 +37,10 @@ def reconciled(rows: list[Row]) -> Reconciled:
     *reclaimed, promoted, next_seconds = rows[0]
     columns = zip(*reclaimed, strict=True) if reclaimed[0] else ()
     return Reconciled([Reclaimed(*row) for row in columns], promoted, next_seconds)
+
+
+def retained(rows: list[Row]) -> Retained:
+    return Retained(*rows[0])
 
 
 def leases(rows: list[Row]) -> list[Lease]:

@@ -258,6 +258,14 @@ class ReadyCompacted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MonthsForgotten(Event):
+    """What was enqueued in these months and ended longer ago than the retention is forgotten."""
+
+    event = "months_forgotten"
+    months: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessDied(Event):
     """A child of the worker ended without being asked; its leases were ended at once."""
 
@@ -309,6 +317,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     DatabaseLost,
     DatabaseBack,
     ReadyCompacted,
+    MonthsForgotten,
     ProcessDied,
     EventsDropped,
     WorkerExit,

@@ -100,6 +100,14 @@ class Reconciled:
 
 
 @dataclass(frozen=True, slots=True)
+class Retained:
+    """The months that were dropped or thinned out, and whether there is more to forget."""
+
+    months: list[str]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """`requested` means that the job runs, and its worker will be told."""
 

@@ -60,6 +60,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "database_lost": lambda f: f"database lost: {f['error']}",
     "database_back": lambda f: f"database back after {_number(f['away_seconds'])} s",
     "ready_compacted": lambda _: "the table ready was full of dead rows: compacted",
+    "months_forgotten": lambda f: f"forgot what ended long ago: {', '.join(f['months'])}",
     "process_died": lambda f: (
         f"process of {f['worker']} died ({f['status']}); {f['reclaimed']} jobs taken back"
     ),

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from faultline.answers import column, each, leases, nothing, one, reconciled, swapped
+from faultline.answers import column, each, leases, nothing, one, reconciled, retained, swapped
 from faultline.call import Call, Row, to_json
 from faultline.config import DEFAULT_SCHEMA, schema_name
 from faultline.errors import InvalidArgument
@@ -31,6 +31,7 @@ from faultline.jobs import (
     Reclaimed,
     Reconciled,
     Renewal,
+    Retained,
     Stale,
     Status,
 )
@@ -306,6 +307,14 @@ class Protocol:
         return self._call(
             "drop_partitions", (f"{older_than_days} days",), column, casts=("interval",)
         )
+
+    def apply_retention(self) -> Call[Retained]:
+        """A step of forgetting what ended longer ago than the setting says."""
+        return self._call("apply_retention", (), retained)
+
+    def set_retention(self, days: int | None) -> Call[None]:
+        """For how many days what has ended is kept; None: for ever."""
+        return self._call("set_retention", (days,), nothing, casts=("int",))
 
     # ── the statement ────────────────────────────────────────────────────────────────────────────
 

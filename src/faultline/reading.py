@@ -102,6 +102,10 @@ class Reading:
         """Which life of the server hands out tokens."""
         return self._select(conn, "current_epoch", "")[0]
 
+    def settings(self, conn: Connection[Any]) -> Record:
+        """What the installation was told."""
+        return self._select(conn, "settings", "")[0]
+
     def moves(self, conn: Connection[Any]) -> list[Record]:
         """Which verb may move a job from which state to which."""
         return self._select(conn, "moves", "order by from_state nulls first, to_state, verb")

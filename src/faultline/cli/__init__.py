@@ -27,6 +27,7 @@ from faultline.cli import (
     migrate,
     queues,
     reconcile,
+    retention,
     worker,
     workers,
 )
@@ -50,6 +51,7 @@ app.add_typer(queues.app, name="queues")
 app.command()(workers.workers)
 app.add_typer(guard.app, name="guard")
 app.command()(reconcile.reconcile)
+app.add_typer(retention.app, name="retention")
 app.command()(doctor.doctor)
 app.add_typer(drill.app, name="drill")
 app.command()(migrate.migrate)

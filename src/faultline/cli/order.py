@@ -15,6 +15,7 @@ ORDER = (
     "workers",
     "guard",
     "reconcile",
+    "retention",
     "doctor",
     "drill",
     "migrate",

@@ -23,6 +23,7 @@ from faultline.protocol import Protocol
 from faultline.worker.endings import reclaimed_events
 from faultline.worker.outage import Outage, nothing
 from faultline.worker.pace import Pace
+from faultline.worker.retention import Retention
 from faultline.worker.session import Deadline, Locked, Session, Unavailable
 
 CALL_SECONDS = 10.0
@@ -60,6 +61,7 @@ class Reconciler:
         self._hearing: psycopg.AsyncConnection[object] | None = None
         self._partitions_at = 0.0
         self._compacting = Pace(COMPACT_EVERY, COMPACT_LATER)
+        self._retention = Retention(worker, url, verbs, emit)
         self._sooner = asyncio.Event()
         self._outage = Outage(worker, emit if announce else nothing)
 
@@ -74,6 +76,7 @@ class Reconciler:
 
     async def run(self) -> None:
         """Until cancelled; an outage only makes it wait."""
+        retention = asyncio.ensure_future(self._retention.run())
         try:
             while True:
                 try:
@@ -83,6 +86,8 @@ class Reconciler:
                 except Exception as error:  # whatever it is: recovery depends on this loop
                     await self._outage.wait(error)
         finally:
+            retention.cancel()
+            await asyncio.gather(retention, return_exceptions=True)
             await self.close()
 
     async def close(self) -> None:

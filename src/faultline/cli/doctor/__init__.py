@@ -1,7 +1,7 @@
 """`faultline doctor`: is everything in order, and what is to be done if not?
 
     connection     the way to the server: versions, clocks, a pooler, LISTEN
-    installation   its version, what the user may do, its partitions, the guarded tables
+    installation   its version, what the user may do, its months, the guarded tables
     durability     what survives a crash, and a failover
     tables         whether vacuum can do its work
     work           workers, quarantine, invariants
@@ -87,7 +87,8 @@ def examine(settings: Settings, *, quick: bool = False) -> Iterator[Finding]:
         checks += [tables.autovacuum, tables.transactions]
         if installed.level != "problem":
             checks.insert(0, installation.roles)
-            checks += [installation.partitions, installation.guards, tables.dead_rows]
+            checks += [installation.partitions, installation.retention, installation.guards]
+            checks += [tables.dead_rows]
             checks += [work.workers, work.quarantine]
             checks += [] if quick else [work.invariants]
         for check in checks:

@@ -1,10 +1,11 @@
-"""Checks of the installation: its version, what the connected user may do there, its partitions,
-and the guards on the users' own tables."""
+"""Checks of the installation: its version, what the connected user may do there, its partitions and
+their retention, and the guards on the users' own tables."""
 
 from __future__ import annotations
 
 from psycopg import errors
 
+from faultline.cli.display import plural
 from faultline.cli.doctor.finding import Finding, Probe
 from faultline.connect import require_schema, schema_missing
 from faultline.errors import SchemaMismatch
@@ -29,6 +30,19 @@ select to_char(m, 'YYYY-MM'),
            and c.relname in ('job_' || to_char(m, 'YYYY_MM'), 'attempt_' || to_char(m, 'YYYY_MM')))
   from (select clock_timestamp() at time zone 'UTC' as now) c,
        generate_series(date_trunc('month', now), now + interval '1 month', interval '1 month') m"""
+
+# Months that ended so many days ago and still take so much room; a few stragglers may stay.
+_RETENTION_LATE_DAYS = 2
+_STRAGGLERS_BYTES = 64 << 20
+_LATE = """
+select replace(right(c.relname, 7), '_', '-') as month
+  from pg_inherits i join pg_class c on c.oid = i.inhrelid
+  join pg_class p on p.oid = i.inhparent join pg_namespace n on n.oid = p.relnamespace
+ where n.nspname = %s and p.relname in ('job', 'attempt')
+   and to_date(right(c.relname, 7), 'YYYY_MM') + interval '1 month'
+       < (clock_timestamp() at time zone 'UTC') - make_interval(days => %s)
+ group by month having sum(pg_total_relation_size(c.oid)) > %s
+ order by month"""
 
 
 def schema(probe: Probe) -> Finding:
@@ -96,6 +110,24 @@ def partitions(probe: Probe) -> Finding:
         what = f"this month's ({missing[0]}) are missing: nothing can be enqueued"
         return Finding("partitions", "problem", what, do)
     return Finding("partitions", "warn", f"next month's ({missing[0]}) are not made yet", do)
+
+
+def retention(probe: Probe) -> Finding:
+    """Whether what ended long ago is forgotten as it should be."""
+    days = probe.reading.settings(probe.conn)["retention_days"]
+    if days is None:
+        return Finding("retention", "ok", "what has ended is kept for ever")
+    late = probe.rows(_LATE, probe.schema, days + _RETENTION_LATE_DAYS, _STRAGGLERS_BYTES)
+    if not late:
+        return Finding("retention", "ok", f"what has ended is kept for {plural(days, 'day')}")
+    months = ", ".join(month for (month,) in late)
+    return Finding(
+        "retention",
+        "warn",
+        f"kept for {plural(days, 'day')}, but {months} should be gone: no worker runs, somebody "
+        "reads job or attempt without end, or more than 10,000 jobs of it are still kept",
+        f"select {probe.schema}.drop_partitions('{days} days') says what is in the way",
+    )
 
 
 def guards(probe: Probe) -> Finding:
