@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from uuid import UUID
 
 import pytest
 from psycopg import Connection
@@ -36,34 +37,90 @@ def explained(stage: Stage) -> Connection[Any]:
     return conn
 
 
-def hot_session(stage: Stage) -> Connection[Any]:
-    """A session that has met empty, vacuumed tables, and then tables that have grown."""
-    stage.enqueue()
-    stage.verbs.complete([(x.job_id, x.token) for x in stage.claim("A")]).run(stage.conn)
-    stage.conn.execute("vacuum analyze")
-    conn = explained(stage)
+def exercise(stage: Stage, conn: Connection[Any]) -> None:
+    """Every hot verb once or more, so that the session has planned what is inside them."""
+    verbs = stage.verbs
     for _ in range(7):
         leases = stage.claim("A", 10, conn)
-        stage.verbs.complete([(x.job_id, x.token) for x in leases]).run(conn)
-    ids = [stage.value("select {schema}.new_id()") for _ in range(300)]
-    stage.verbs.enqueue_many("work", ids, [{} for _ in ids]).run(stage.conn)
+        verbs.complete([(x.job_id, x.token) for x in leases]).run(conn)
+    for verb in ("renew", "execute", "release", "fail"):
+        getattr(verbs, verb)([attempt(stage, conn)]).run(conn)
+    verbs.complete_one(*attempt(stage, conn)).run(conn)
+    verbs.assert_fence(*attempt(stage, conn)).run(conn)
+    verbs.fence(*attempt(stage, conn)).run(conn)
+    verbs.progress([attempt(stage, conn)], [{}]).run(conn)
+    verbs.swap([attempt(stage, conn)], None, "A", lanes(stage), max_jobs=10).run(conn)
+    verbs.enqueue_many("work", [None], [{}], delay_seconds=60).run(conn)
+    make_due(stage)
+    stage.execute("update {schema}.lease set expires_at = clock_timestamp()")
+    verbs.reconcile().run(conn)
+    for lease in stage.claim("A", 1000):
+        verbs.complete([(lease.job_id, lease.token)]).run(conn)
+
+
+def attempt(stage: Stage, conn: Connection[Any]) -> tuple[UUID, int]:
+    """One that runs."""
+    stage.verbs.enqueue("work").run(conn)
+    (lease,) = stage.claim("A", 1, conn)
+    return lease.job_id, lease.token
+
+
+def lanes(stage: Stage) -> list[int]:
+    return [lane.lane for lane in stage.verbs.lanes(["default"]).run(stage.conn)]
+
+
+def make_due(stage: Stage) -> None:
+    stage.execute("update {schema}.scheduled set run_at = clock_timestamp() - interval '1 s'")
+
+
+def grow(stage: Stage, jobs: int = 300, **options: Any) -> None:
+    stage.verbs.enqueue_many("work", [None] * jobs, [{}] * jobs, **options).run(stage.conn)
+
+
+def hot_session(stage: Stage, planned: str) -> Connection[Any]:
+    """A session that has made its plans with other tables than these, or with these."""
+    stage.enqueue()
+    stage.verbs.complete([(x.job_id, x.token) for x in stage.claim("A")]).run(stage.conn)
+    if planned != "when empty":
+        grow(stage)
+        grow(stage, delay_seconds=3600)
+        if planned == "when grown":
+            grow(stage, 3000)
+            grow(stage, 3000, delay_seconds=3600)
+    stage.conn.execute("vacuum analyze")
+    conn = explained(stage)
+    if planned != "when grown":
+        exercise(stage, conn)
+        grow(stage, 300)
     return conn
 
 
-@pytest.fixture
-def warm(stage: Stage) -> Connection[Any]:
-    return hot_session(stage)
+@pytest.fixture(params=["when empty", "when small", "when grown"])
+def warm(stage: Stage, request: pytest.FixtureRequest) -> Connection[Any]:
+    return hot_session(stage, request.param)
 
 
 def scans(plans: str, table: str) -> set[str]:
     return set(re.findall(rf"(\w[\w ]* Scan)(?: using \w+)? on {table}\b", plans))
 
 
+def unkeyed(plans: str, *tables: str) -> list[str]:
+    """The scans of these tables that are not given a key, and so read all there is."""
+    nodes = re.findall(
+        r"(\w[\w ]* Scan[^\n(]*?) +\(cost[^\n]*((?:\n\s+[A-Z][^\n>]*:[^\n]*)*)", plans
+    )
+    return [
+        node.strip()
+        for node, details in nodes
+        if re.search(rf" on ({'|'.join(tables)})\b", node)
+        and not re.search(r"(Index|TID|Recheck) Cond", details)
+    ]
+
+
 def test_claim_walks_the_lane_in_order_and_looks_jobs_up_by_key(
     stage: Stage, warm: Connection[Any]
 ) -> None:
-    lanes = [lane.lane for lane in stage.verbs.lanes(["default"]).run(stage.conn)]
-    plans = plans_of(warm, stage.verbs.claim("A", lanes, max_jobs=100))
+    plans = plans_of(warm, stage.verbs.claim("A", lanes(stage), max_jobs=100))
     assert "Index Scan using a_place_in_a_lane_is_unique on ready" in plans
     assert "Tid Scan on ready" in plans
     assert "Sort Key" not in plans.split("Tid Scan")[0]
@@ -78,8 +135,7 @@ def test_claim_walks_the_lane_in_order_and_looks_jobs_up_by_key(
 def test_a_claim_of_one_walks_the_lane_in_order_and_looks_its_job_up_by_key(
     stage: Stage, warm: Connection[Any]
 ) -> None:
-    lanes = [lane.lane for lane in stage.verbs.lanes(["default"]).run(stage.conn)]
-    plans = plans_of(warm, stage.verbs.claim("A", lanes, max_jobs=1))
+    plans = plans_of(warm, stage.verbs.claim("A", lanes(stage), max_jobs=1))
     assert "Index Scan using a_place_in_a_lane_is_unique on ready" in plans
     assert scans(plans, r"job_\d+_\d+") == {"Index Scan"}
     assert "Seq Scan" not in plans
@@ -122,12 +178,66 @@ def test_the_gate_finds_its_lease_by_key(stage: Stage, warm: Connection[Any]) ->
     assert "Seq Scan" not in plans
 
 
-def test_a_single_enqueue_scans_nothing(stage: Stage) -> None:
-    stage.enqueue()
-    stage.conn.execute("vacuum analyze")
-    plans = plans_of(explained(stage), stage.verbs.enqueue("work", {"n": 1}))
+@pytest.mark.parametrize("step", ["complete_one", "fence"])
+def test_a_fenced_transaction_finds_its_lease_by_key(
+    stage: Stage, warm: Connection[Any], step: str
+) -> None:
+    (lease, *_) = stage.claim("A", 200)
+    plans = plans_of(warm, getattr(stage.verbs, step)(lease.job_id, lease.token))
+    assert scans(plans, "lease") == {"Bitmap Heap Scan" if step == "complete_one" else "Index Scan"}
+    assert scans(plans, "fence_tx") <= {"Index Scan"}
+    assert unkeyed(plans, "lease", "fence_tx", "attempt") == []
+
+
+def test_a_swap_does_what_a_completion_and_a_claim_do(stage: Stage, warm: Connection[Any]) -> None:
+    attempts = [(x.job_id, x.token) for x in stage.claim("A", 100)]
+    call = stage.verbs.swap(attempts, None, "A", lanes(stage), max_jobs=100)
+    plans = plans_of(warm, call)
+    assert scans(plans, "lease") == {"Bitmap Heap Scan"}
+    assert "Index Scan using a_place_in_a_lane_is_unique on ready" in plans
+    assert scans(plans, r"job_\d+_\d+") == {"Index Scan"}
+    assert unkeyed(plans, "lease", "ready", r"job_\d+_\d+") == []
+    assert not re.search("Seq Scan|Hash Join|JIT", plans)
+
+
+def test_a_reclaim_reads_the_leases_once_and_all_else_by_key(
+    stage: Stage, warm: Connection[Any]
+) -> None:
+    stage.expire(*(x.job_id for x in stage.claim("A", 100)[:5]))
+    plans = plans_of(warm, stage.verbs.reclaim())
+    assert unkeyed(plans, "lease") == ["Index Scan using a_job_has_at_most_one_lease on lease l"]
+    assert unkeyed(plans, "ready", "quarantine", "cancel_request", r"job_\d+_\d+") == []
+    assert not re.search(r"Seq Scan on (?!unnest)|Hash Join|JIT", plans)
+
+
+def test_a_promotion_takes_what_is_due_in_order_and_deletes_it_by_key(
+    stage: Stage, warm: Connection[Any]
+) -> None:
+    grow(stage, 100, delay_seconds=60)
+    make_due(stage)
+    plans = plans_of(warm, stage.verbs.promote())
+    assert "Index Scan using the_next_to_run on scheduled s" in plans
+    deletion = plans[plans.index("Delete on scheduled") :]
+    assert "Index Cond: (job_id = ANY" in deletion.split("CTE Scan")[0]
+    assert not re.search("Seq Scan|Hash Join|JIT", plans)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_an_enqueue_scans_nothing(stage: Stage, warm: Connection[Any], many: bool) -> None:
+    one = stage.verbs.enqueue("work", {"n": 1}, idempotency_key="k")
+    batch = stage.verbs.enqueue_many("work", [None] * 50, [{}] * 50)
+    plans = plans_of(warm, batch if many else one)
     assert "Insert on ready" in plans
-    assert "Seq Scan" not in plans
+    assert "Insert on job" in plans
+    assert not re.search("Seq Scan|Hash Join|JIT", plans)
+    assert unkeyed(plans, "lane", "setting", "idempotency", r"job_\d+_\d+") == []
+
+
+def test_asking_whether_ready_is_bloated_reads_no_table(
+    stage: Stage, warm: Connection[Any]
+) -> None:
+    plans = plans_of(warm, stage.verbs.compact_if_bloated())
+    assert re.findall(r"Scan[^\n]* on (\w+)", plans) == ["compact_if_bloated"]
 
 
 def test_a_reconcile_with_nothing_to_do_compares_no_two_tables_and_writes_nothing(

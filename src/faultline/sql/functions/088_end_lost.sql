@@ -33,11 +33,12 @@ begin
     perform put_back(
         array(select l from unnest(v_lost) l
                where l.job_id = any (v_ended) and l.job_id <> all (v_poison)), end_lost.moment);
+    -- LIMIT: looked up by key. EXISTS was planned to read all of ready, for five leases too.
     return query
     select l.job_id, l.fencing_token, l.worker,
-           case when exists (select from quarantine q where q.job_id = l.job_id)
+           case when (select true from quarantine q where q.job_id = l.job_id limit 1)
                 then 'quarantined'
-                when exists (select from ready r where r.job_id = l.job_id) then 'queued'
+                when (select true from ready r where r.job_id = l.job_id limit 1) then 'queued'
                 else 'cancelled' end,
            l.crashes
       from unnest(v_lost) l;

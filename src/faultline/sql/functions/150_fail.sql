@@ -33,7 +33,8 @@ begin
                l.attempts + 1 >= j.max_attempts or coalesce(fail.dead[place], false),
                'failed', l.worker, nullif(fail.errors -> (place - 1), 'null')
           from unnest(v_taken) l
-          join job j on j.id = l.job_id
+         -- LIMIT: looked up by key. As a join, planned while job was empty, it read a whole month.
+         cross join lateral (select j.max_attempts from job j where j.id = l.job_id limit 1) j
          cross join lateral place_of(fail.job_ids, fail.tokens, l.job_id, l.fencing_token) place
          order by l.job_id
             on conflict do nothing
