@@ -294,7 +294,7 @@ def test_a_reconciler_that_finds_ready_held_leaves_it_and_goes_on(stage: Stage) 
 
 
 @pytest.mark.parametrize(("dead", "live"), [(49_990, 3), (51_000, 10_001)])
-def test_few_dead_rows_or_many_live_ones_are_not_even_tried_to_compact(
+def test_few_dead_rows_or_many_live_ones_are_left_as_they_are_and_nobody_waits(
     stage: Stage, dead: int, live: int
 ) -> None:
     bloat(stage, dead, live)

@@ -21,8 +21,8 @@ begin
     if v_due = '{}' then
         return 0;
     end if;
-    -- They are ours, so nothing but the key is asked: with run_at, PostgreSQL 15 walks over all that
-    -- is due and searches the array for each.
+    -- They are ours, so nothing but the key is asked: with run_at, PostgreSQL 15 may walk over all
+    -- that is due and search the array for each (770 ms instead of 9, with 200,000 due).
     with taken as (delete from scheduled where job_id = any (v_due) returning *)
     select array_agg(taken::scheduled order by run_at) into v_taken from taken;
     return cardinality(queue_up(v_taken, v_now));
