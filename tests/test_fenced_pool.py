@@ -66,7 +66,7 @@ def test_a_connection_that_dies_as_it_is_used_again_costs_nobody_an_attempt(
     begun: list[Moment] = []
 
     def cut_the_second(moment: Moment) -> Fate | None:
-        if not moment.text.startswith("BEGIN"):
+        if not moment.text.startswith("begin "):
             return None
         begun.append(moment)
         return Fate.LOSE_REQUEST if len(begun) == 2 else None

@@ -39,7 +39,7 @@ async def run(task: str, seconds_ago: float) -> tuple[Ending, list[Event]]:
     events: list[Event] = []
     ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
     execution = Execution("A", events.append, ended.set_result, None)
-    execution.start(attempt)
+    execution.take([attempt])
     ending = await asyncio.wait_for(ended, 60)
     execution.stop()
     return ending, events

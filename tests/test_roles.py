@@ -70,7 +70,6 @@ STEPS = {
     "judge",
     "lane_of",
     "make_lane",
-    "milliseconds",
     "own_jobs",
     "park_exhausted",
     "partition_months",

@@ -156,7 +156,7 @@ def test_a_renewal_that_finds_the_job_ended_by_its_own_commit_alarms_nobody(
         job_id = committing(paying, proxy, "goes_on_after_completing", Fate.HOLD_ANSWER)
         proxy.when(hold_one_renewal)
         until(lambda: len(proxy.held) == 2, "the answer to its renewal is held")
-        proxy.release("COMMIT")
+        proxy.release("; commit")
         until(lambda: paying.execute("select 1 from seen"), "the handler goes on")
         (neighbour,) = enqueue(paying, "sync_keeps_its_connection")
         worker.until("lease_acquired", job_id=neighbour)

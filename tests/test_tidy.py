@@ -40,6 +40,7 @@ LAYERS = (
         "migrate",
         "script",
         "call",
+        "columns",
         "connect",
         "launcher",
         "database",

@@ -30,3 +30,20 @@ def test_work_announced_while_a_claim_is_under_way_does_not_wait_for_the_next_po
         ground.go(first, 1)
         worker.until("job_completed", job_id=first)
     assert ground.stage.violations() == []
+
+
+def test_a_job_in_a_lane_that_is_new_does_not_wait_for_the_poll(stage: Stage) -> None:
+    """Announced together with one in a lane that the worker knows and has read just now, so that
+    its claim finds that one."""
+    Ground(stage)
+    with stage.login("worker") as url, Process(url, "--poll-seconds", "60") as worker:
+        for priority in (3, 5, 7):
+            warm = stage.enqueue("add", {"a": 1, "b": 2})
+            worker.until("job_completed", job_id=warm)
+            worker.stall()
+            known = stage.enqueue("add", {"a": 3, "b": 4})
+            new = stage.enqueue("add", {"a": 5, "b": 6}, priority=priority)
+            worker.wake()
+            worker.until("job_completed", job_id=known)
+            worker.until("job_completed", job_id=new)
+    assert stage.violations() == []

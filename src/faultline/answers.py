@@ -50,4 +50,4 @@ def leases(rows: list[Row]) -> list[Lease]:
     headers = decoded(heads) if heads else [None] * len(ids)
     last = last_chances or [False] * len(ids)
     leased = zip(ids, tokens, *columns, decoded(payloads), headers, last, strict=True)
-    return [Lease(*row) for row in leased]
+    return list(map(Lease._make, leased))

@@ -10,6 +10,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from inspect import Parameter
 from typing import Any
 
@@ -57,6 +58,10 @@ class Arguments:
     def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The payload for a call with these arguments, or WrongArguments or InvalidArgument."""
         given = self._named(args, kwargs) if args else kwargs
+        forms = self._forms
+        if given.keys() == forms.keys():  # the usual case, in short: no name is wrong or missing
+            with suppress(Misfit, RecursionError):  # below it is said which, and why
+                return {name: forms[name].dump(value) for name, value in given.items()}
         self._check_names(given)
         return {name: self._convert(name, "dump", value) for name, value in given.items()}
 
@@ -81,6 +86,12 @@ class Arguments:
                 f"the payload for task {self.task!r} is {_json_name(payload)}, it must be an "
                 "object with the arguments by name"
             )
+        if not payload and not self.required:
+            return {}
+        forms = self._forms
+        if payload.keys() == forms.keys():  # as in dump
+            with suppress(Misfit, RecursionError):
+                return {name: forms[name].load(value) for name, value in payload.items()}
         self._check_names(payload)
         return {name: self._convert(name, "load", value) for name, value in payload.items()}
 

@@ -39,6 +39,7 @@ class Call(Generic[T]):
     statement: str
     parameters: tuple[Any, ...]
     read: Callable[[list[Row]], T]
+    binary: bool = False  # how the answer comes: worth it where it has many ids
 
     @property
     def function(self) -> str:
@@ -49,14 +50,14 @@ class Call(Generic[T]):
         """Execute on this connection, in whatever transaction it is in."""
         with (
             translated_errors(self.schema, self.verb, conn),
-            conn.cursor(row_factory=tuple_row) as cursor,
+            conn.cursor(row_factory=tuple_row, binary=self.binary) as cursor,
         ):
             return self.read(cursor.execute(self.statement, self.parameters).fetchall())
 
     async def arun(self, conn: AsyncConnection[Any]) -> T:
         """As `run`, for asyncio."""
         with translated_errors(self.schema, self.verb, conn):
-            async with conn.cursor(row_factory=tuple_row) as cursor:
+            async with conn.cursor(row_factory=tuple_row, binary=self.binary) as cursor:
                 await cursor.execute(self.statement, self.parameters)
                 return self.read(await cursor.fetchall())
 
@@ -71,7 +72,8 @@ def together(calls: Sequence[Call[Any]]) -> Call[list[Any]]:
     def read(rows: list[Row]) -> list[Any]:
         return [call.read([(value,)]) for call, value in zip(calls, rows[0], strict=True)]
 
-    return Call(first.schema, first.verb, statement, parameters, read)
+    binary = all(call.binary for call in calls)
+    return Call(first.schema, first.verb, statement, parameters, read, binary)
 
 
 @contextmanager

@@ -146,8 +146,12 @@ def _sql_type(value: Any) -> str:
 
 
 def _text(value: Any) -> str | None:
+    from faultline.columns import UuidColumn
+
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, UuidColumn):
+        value = value.values
     if isinstance(value, list):
         return "{" + ",".join(_element(item) for item in value) + "}"
     return value.isoformat() if isinstance(value, datetime) else str(value)

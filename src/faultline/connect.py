@@ -64,11 +64,15 @@ def connect(
 
 
 async def aconnect(
-    url: str, *, schema: str | None = DEFAULT_SCHEMA, autocommit: bool = True
+    url: str,
+    *,
+    schema: str | None = DEFAULT_SCHEMA,
+    autocommit: bool = True,
+    kind: type[AsyncConnection[Any]] = AsyncConnection,
 ) -> AsyncConnection[TupleRow]:
-    """As `connect`, for asyncio."""
+    """As `connect`, for asyncio; a connection of this kind."""
     try:
-        conn = await AsyncConnection.connect(conninfo(url), autocommit=autocommit)
+        conn = await kind.connect(conninfo(url), autocommit=autocommit)
     except psycopg.Error as error:
         raise _unavailable(url, error) from error
     try:

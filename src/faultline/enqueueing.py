@@ -83,13 +83,13 @@ class Enqueues(Generic[P, R]):
         """
         batch = Batch(self._task, self._options, items)
         ids = batch.ids(self._producer.send(batch.calls, batch.connection))
-        return [self._task.job(job_id) for job_id in ids]
+        return self._task.jobs(ids)
 
     async def aenqueue_many(self, items: Iterable[Mapping[str, Any] | Item[R]]) -> list[Job[R]]:
         """As `enqueue_many`, for asyncio."""
         batch = Batch(self._task, self._options, items)
         ids = batch.ids(await self._producer.asend(batch.calls, batch.connection))
-        return [self._task.job(job_id) for job_id in ids]
+        return self._task.jobs(ids)
 
     def item(self, *args: P.args, **kwargs: P.kwargs) -> Item[R]:
         """One job for `enqueue_many`."""
@@ -141,7 +141,7 @@ class Batch:
         return [
             producer.verbs.enqueue_many(
                 self._task.name,
-                [producer.ids() for _ in chunk.payloads],
+                producer.ids.many(len(chunk.payloads)),
                 chunk.payloads,
                 idempotency_keys=chunk.keys if any(chunk.keys) else None,
                 **chunk.options,

@@ -14,6 +14,7 @@ from uuid import UUID
 from faultline.errors import StaleReason
 
 Level = Literal["debug", "info", "warning", "error"]
+LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,15 @@ class JobCompleted(JobEvent):
     event = "job_completed"
     task: str | None = None
     seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobsCompleted(Event):
+    """So many successes were accepted by one commit: instead of an event for each, where these are
+    many and whoever listens does not ask for every detail."""
+
+    event = "jobs_completed"
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +308,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     LeaseAcquired,
     ExecutionStarted,
     JobCompleted,
+    JobsCompleted,
     JobFailed,
     JobSnoozed,
     JobReleased,
@@ -322,3 +333,9 @@ CATALOGUE: tuple[type[Event], ...] = (
     EventsDropped,
     WorkerExit,
 )
+
+
+def wants(emit: Emit, level: Level) -> bool:
+    """Whether it makes sense to tell this listener of such an event; one that does not say so wants
+    everything."""
+    return LEVELS.index(level) >= LEVELS.index(getattr(emit, "level", "debug"))

@@ -33,11 +33,22 @@ class Ids:
 
     def __call__(self) -> UUID:
         """The next id."""
-        step = max(self._last_step + 1, _step(time.monotonic_ns() + self._offset_ns))
-        self._last_step = step
-        random = int.from_bytes(os.urandom(8)) >> 2
-        head = (step // _STEPS_PER_MS) << 16 | 0x7000 | step % _STEPS_PER_MS
-        return UUID(int=head << 64 | 0b10 << 62 | random)
+        return self.many(1)[0]
+
+    def many(self, count: int) -> list[UUID]:
+        """The next so many."""
+        first = max(self._last_step + 1, _step(time.monotonic_ns() + self._offset_ns))
+        self._last_step = first + count - 1
+        random = os.urandom(8 * count)
+        return [
+            UUID(
+                int=(step // _STEPS_PER_MS) << 80
+                | (0x7000 | step % _STEPS_PER_MS) << 64
+                | 0b10 << 62
+                | int.from_bytes(random[8 * n : 8 * n + 8]) >> 2
+            )
+            for n, step in enumerate(range(first, first + count))
+        ]
 
 
 def _step(ns: int) -> int:

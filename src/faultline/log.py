@@ -18,11 +18,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from faultline.config import colours_wanted
+from faultline.events import wants
 
 if TYPE_CHECKING:
     from faultline.events import Emit, Event, Level
 
-LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 
 _STYLES = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m"}
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
@@ -32,6 +32,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "lease_acquired": lambda _: "claimed",
     "execution_started": lambda f: f"started{_counted(' (attempt ', f.get('attempt'), ')')}",
     "job_completed": lambda f: f"done{_seconds(' in ', f.get('seconds'))}",
+    "jobs_completed": lambda f: f"{f['count']} jobs done",
     "job_failed": lambda f: f"failed: {f['error']}: {f['message']}",
     "job_snoozed": lambda f: f"snoozed for {_number(f['delay_seconds'])} s",
     "job_released": lambda f: f"handed back: {f['reason']}",
@@ -86,11 +87,11 @@ class TerminalLog:
     def __init__(self, file: TextIO, colour: bool = False, level: Level = "info") -> None:
         self._lines = _Lines(file)
         self._colour = colour
-        self._level = LEVELS.index(level)
+        self.level = level
 
     def __call__(self, event: Event) -> None:
         """Write it, unless it is below the level."""
-        if LEVELS.index(event.level) < self._level:
+        if not wants(self, event.level):
             return
         at = datetime.now(UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
         said = printable(sentence(event))
@@ -106,11 +107,11 @@ class JsonLog:
 
     def __init__(self, file: TextIO, level: Level = "debug") -> None:
         self._lines = _Lines(file)
-        self._level = LEVELS.index(level)
+        self.level = level
 
     def __call__(self, event: Event) -> None:
         """Write it, unless it is below the level."""
-        if LEVELS.index(event.level) >= self._level:
+        if wants(self, event.level):
             at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
             fields = {"at": at, **event.fields(), "level": event.level}
             self._lines.write(json.dumps(fields, default=str))

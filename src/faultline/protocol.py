@@ -16,12 +16,14 @@ Nothing here sleeps, retries, logs, opens a connection or reads a clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
 from faultline.answers import column, each, leases, nothing, one, reconciled, retained, swapped
 from faultline.call import Call, Row, to_json
+from faultline.columns import columns, uuids
 from faultline.config import DEFAULT_SCHEMA, schema_name
 from faultline.errors import InvalidArgument
 from faultline.jobs import (
@@ -61,13 +63,14 @@ class Protocol:
     ) -> Call[list[UUID]]:
         """Accept many jobs of one task, all or none; answers with the ids in force."""
         text = to_json(list(payloads), "payloads")
-        return self._call(
+        call = self._call(
             "enqueue_many",
-            (task, list(ids), text),
+            (task, uuids(ids), text),
             one,
             _checked(options, without={"id", "idempotency_key"}),
             casts=("text", "uuid[]", "jsonb"),
         )
+        return replace(call, binary=True)
 
     def status(self, job_id: UUID) -> Call[Status | None]:
         """Where the job stands, for who enqueued it or an operator."""
@@ -94,7 +97,8 @@ class Protocol:
     ) -> Call[list[Lease]]:
         """Lease up to `max_jobs` due jobs, each under a token higher than any before."""
         arguments = (worker, list(lanes), max_jobs, list(cursors) if cursors else None, started)
-        return self._call("claim", arguments, leases, casts=("text", "int[]", "int", "bigint[]"))
+        casts = ("text", "int[]", "int", "bigint[]")
+        return replace(self._call("claim", arguments, leases, casts=casts), binary=True)
 
     def execute(self, attempts: Attempts) -> Call[list[Stale]]:
         """These claimed jobs begin now; answers with the stale ones."""
@@ -102,16 +106,16 @@ class Protocol:
 
     def renew(self, attempts: Attempts) -> Call[list[Renewal]]:
         """Extend these leases, if they are alive."""
-        return self._call("renew", _columns(attempts), each(Renewal), casts=_ATTEMPTS)
+        return self._call("renew", columns(attempts), each(Renewal), casts=_ATTEMPTS)
 
     def progress(self, attempts: Attempts, reports: Sequence[Any]) -> Call[None]:
         """What these running attempts say of themselves; stale ones are left out."""
-        arguments = (*_columns(attempts), to_json(list(reports), "progress"))
+        arguments = (*columns(attempts), to_json(list(reports), "progress"))
         return self._call("progress", arguments, nothing, casts=(*_ATTEMPTS, "jsonb"))
 
     def adopt(self, worker: str, attempts: Attempts, *, started: bool = True) -> Call[list[Stale]]:
         """These leases are this worker's from now on; answers with the stale ones."""
-        arguments = (worker, *_columns(attempts), started)
+        arguments = (worker, *columns(attempts), started)
         return self._call("adopt", arguments, each(Stale), casts=("text", *_ATTEMPTS))
 
     def complete(
@@ -141,7 +145,8 @@ class Protocol:
         text = None if results is None else to_json(list(results), "result")
         claim = (worker, list(lanes), max_jobs, list(cursors) if cursors else None, started)
         casts = (*_ATTEMPTS, "jsonb", "text", "int[]", "int", "bigint[]")
-        return self._call("swap", (*_columns(attempts), text, *claim), swapped, casts=casts)
+        call = self._call("swap", (*columns(attempts), text, *claim), swapped, casts=casts)
+        return replace(call, binary=True)
 
     def fail(
         self,
@@ -166,7 +171,7 @@ class Protocol:
 
     def release_others(self, worker: str, attempts: Attempts) -> Call[list[UUID]]:
         """Hand back what this worker was leased and does not know of: all but these attempts."""
-        arguments = (worker, *_columns(attempts))
+        arguments = (worker, *columns(attempts))
         return self._call("release_others", arguments, column, casts=("text", *_ATTEMPTS))
 
     def cancel_attempt(self, attempts: Attempts, reason: str | None = None) -> Call[list[Stale]]:
@@ -175,7 +180,7 @@ class Protocol:
 
     def busy(self, attempts: Attempts) -> Call[list[UUID]]:
         """Those of these jobs whose lease an open transaction holds: ending them has to wait."""
-        return self._call("busy", _columns(attempts), column, casts=_ATTEMPTS)
+        return self._call("busy", columns(attempts), column, casts=_ATTEMPTS)
 
     def reclaim(self, max_jobs: int = 100) -> Call[list[Reclaimed]]:
         """Take expired leases away from their owners."""
@@ -321,7 +326,7 @@ class Protocol:
     def _settle(
         self, verb: str, attempts: Attempts, *more: Any, casts: tuple[str, ...] = ()
     ) -> Call[list[Stale]]:
-        parameters = (*_columns(attempts), *more)
+        parameters = (*columns(attempts), *more)
         return self._call(verb, parameters, each(Stale), casts=(*_ATTEMPTS, *casts))
 
     def _call(
@@ -379,7 +384,3 @@ def _checked(options: Mapping[str, Any], *, without: set[str]) -> dict[str, Any]
         )
     headers = options.get("headers")
     return {**options, "headers": None if headers is None else to_json(headers, "headers")}
-
-
-def _columns(attempts: Attempts) -> tuple[list[UUID], list[int]]:
-    return [job_id for job_id, _ in attempts], [token for _, token in attempts]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
@@ -75,6 +75,11 @@ class Task(Enqueues[P, R]):
     def job(self, job_id: UUID | str) -> Job[R]:
         """A job of this task by its id, to ask for its status or result."""
         return Job(as_uuid(job_id), self.producer, self.load_result)
+
+    def jobs(self, ids: Iterable[UUID]) -> list[Job[R]]:
+        """As `job`, for ids that are known to be some."""
+        producer, load = self.producer, self.load_result
+        return [Job(job_id, producer, load) for job_id in ids]
 
     def arguments_for(self, lease: Lease) -> dict[str, Any]:
         """Keyword arguments for the handler, or InvalidArgument if the payload is not its."""

@@ -20,7 +20,7 @@ from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
-from faultline.drills.wire import Requests, is_answered
+from faultline.drills.wire import Requests, is_answered, last_of
 
 _RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: close without a good-bye
 _CONNECT_SECONDS = 5.0
@@ -41,11 +41,12 @@ class Moment:
 
     text: str
     fence: tuple[UUID, int] | None  # the attempt whose fence is open in this transaction
+    connection: int = 0  # counted from 1, in the order in which they were made
 
     @property
     def is_commit(self) -> bool:
         """Whether it ends a transaction for good."""
-        return self.text.strip("; ").upper() == "COMMIT"
+        return last_of(self.text) == "COMMIT"
 
 
 class Hold:
@@ -105,6 +106,7 @@ class Proxy:
         user = parts.netloc.rpartition("@")[0]
         self.url = urlunsplit(parts._replace(netloc=f"{user}@{host}:{port}"))
         self._lines: list[_Line] = []
+        self._made = 0
         self._lose_answer_to: list[bytes] = []
         self._lose_answer_with: bytes | None = None
         self._decide: Decide | None = None
@@ -199,11 +201,14 @@ class Proxy:
                 try:
                     server = socket.create_connection(self._server, _CONNECT_SECONDS)
                     server.settimeout(None)
+                    for end in (client, server):  # else small messages wait 40 ms for each other
+                        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 except OSError:  # the server is away
                     client.close()
                 else:
                     self._lines = [line for line in self._lines if not line.is_cut]
-                    self._lines.append(_Line(self, client, server))
+                    self._made += 1
+                    self._lines.append(_Line(self, client, server, self._made))
 
     def __enter__(self) -> Self:
         return self
@@ -220,8 +225,11 @@ class Proxy:
 class _Line:
     """One connection of a client, and its own to the server."""
 
-    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+    def __init__(
+        self, proxy: Proxy, client: socket.socket, server: socket.socket, number: int
+    ) -> None:
         self._proxy = proxy
+        self._number = number
         self._client = client
         self._server = server
         self._requests = Requests()
@@ -241,7 +249,7 @@ class _Line:
                 if self._proxy.takes_its_answer(data):
                     self._doomed = True
                 for message, text, fence in self._requests.take(data):
-                    if text is not None and not self._decided(Moment(text, fence)):
+                    if text is not None and not self._decided(Moment(text, fence, self._number)):
                         self.cut()
                         return
                     self._proxy.requests.pass_on()

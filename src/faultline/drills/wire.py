@@ -1,12 +1,14 @@
 """As much of PostgreSQL's wire protocol as the proxy needs: which statement a message runs, and in
 whose fenced transaction it does.
 
-A statement is a Query message (psycopg's and asyncpg's COMMIT), or a Bind to what a Parse named
-before: drivers send the text once, and afterwards only the name.
+A statement is a Query message, with its values in the text (a fenced block's first and last, and a
+driver's own COMMIT), or a Bind to what a Parse named before: drivers send the text once, and
+afterwards only the name.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from uuid import UUID
@@ -15,6 +17,7 @@ Attempt = tuple[UUID, int]
 FENCES = ("faultline.fence(", "faultline.begin_step(")
 GREETINGS = (3, 1234)  # the protocol's version, and the number of every question before it
 ENDS = ("COMMIT", "ROLLBACK")
+_FENCE = re.compile(r"faultline\.(?:fence|begin_step)\('([0-9a-f-]{32,36})'[^,]*, *(\d+)")
 
 
 class Requests:
@@ -45,7 +48,7 @@ class Requests:
                 continue
             text = self._statement(message)
             yield message, text, self._fence
-            if text is not None and text.strip("; ").upper() in ENDS:
+            if text is not None and last_of(text) in ENDS:
                 self._fence = None
 
     def _size(self) -> int | None:
@@ -57,10 +60,13 @@ class Requests:
     def _statement(self, message: bytes) -> str | None:
         kind, body = message[:1], message[5:]
         if kind == b"Q":
-            return body[:-1].decode()
+            text = body[:-1].decode()
+            if (found := _FENCE.search(text)) is not None:
+                self._fence = (UUID(found[1]), int(found[2]))
+            return text
         if kind == b"P":
-            name, text, _ = body.split(b"\0", 2)
-            self._texts[name] = text.decode()
+            name, parsed, _ = body.split(b"\0", 2)
+            self._texts[name] = parsed.decode()
         if kind != b"B":
             return None
         _, name, rest = body.split(b"\0", 2)
@@ -69,6 +75,11 @@ class Requests:
             job_id, token, *_ = _parameters(rest)
             self._fence = (_uuid(job_id), _number(token))
         return run
+
+
+def last_of(text: str) -> str:
+    """The last word of a statement, or of several."""
+    return text.rstrip("; ").rpartition(" ")[2].upper()
 
 
 def _parameters(rest: bytes) -> list[bytes]:

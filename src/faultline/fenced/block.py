@@ -121,9 +121,8 @@ class Block(ABC):
         if self._is_entered:
             raise InvalidArgument("a fenced block is entered once: ask the context for another")
         self._is_entered = True
-        yield from self._begin()
+        answer = yield from self._begin()
         try:
-            (answer,) = yield lambda: self._run([self._opening()])
             self._opened(answer)
             yield from self._check_opened()
         except BaseException as error:
@@ -153,16 +152,14 @@ class Block(ABC):
             try:
                 context._refuse_if_completed()  # by another block, inside this one
                 yield from self._insist()
-                for calls in self._closing():
+                *before, last = self._closing()
+                for calls in before:
                     yield partial(self._run, calls)
             except BaseException as error:
                 yield from self._roll_back(error)
                 yield from self._explain(error)
                 raise
-            try:
-                yield self._commit
-            except Exception as error:
-                yield from self._judge(error)
+            yield from self._finish(last)
             if self._completed is not None:
                 context._completed = self._completed
         finally:
@@ -271,8 +268,8 @@ class Block(ABC):
     # ── what the driver underneath does ──────────────────────────────────────────────────────────
 
     @abstractmethod
-    def _begin(self) -> Steps[None]:
-        """Have a connection with an open transaction."""
+    def _begin(self) -> Steps[Any]:
+        """Have a connection with an open transaction, and its fence; the answer to `_opening`."""
 
     @abstractmethod
     def _run(self, calls: list[Call[Any]]) -> Any:
@@ -291,8 +288,8 @@ class Block(ABC):
         """Refuse to close a transaction that is not ours any more; write what is still pending."""
 
     @abstractmethod
-    def _commit(self) -> Any:
-        """Send the COMMIT."""
+    def _finish(self, calls: list[Call[Any]]) -> Steps[None]:
+        """Run the last calls, and commit."""
 
     @abstractmethod
     def _roll_back(self, error: BaseException | None) -> Steps[None]:

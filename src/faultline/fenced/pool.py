@@ -21,6 +21,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 from faultline.call import Call
 from faultline.connect import abort, acheck, aconnect, check, connect, conninfo, pooled
 from faultline.errors import DatabaseUnavailable
+from faultline.fenced.connection import AsyncLent, Lent
 
 T = TypeVar("T")
 
@@ -42,19 +43,21 @@ class Pool:
         self._home: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._closed = False
-        self._sync: ConnectionPool[Connection[Any]] | None = None
-        self._async: AsyncConnectionPool[AsyncConnection[Any]] | None = None
+        self._sync: ConnectionPool[Lent] | None = None
+        self._async: AsyncConnectionPool[AsyncLent] | None = None
 
     def at_home(self) -> None:
         """The running event loop is the one whose connections are kept."""
         self._home = asyncio.get_running_loop()
 
-    def take(self) -> Connection[Any]:
+    def take(self) -> Lent:
         """A connection in autocommit mode; to be given back."""
         with self._lock:
             self._refuse_if_closed()
             if self._sync is None:
-                self._sync = ConnectionPool(configure=self._configure, **self._options(), open=True)
+                self._sync = ConnectionPool(
+                    connection_class=Lent, configure=self._configure, **self._options(), open=True
+                )
             pool = self._sync
         for _ in range(WAITS):
             with suppress(PoolTimeout):
@@ -64,7 +67,7 @@ class Pool:
                 return conn
         raise self._none_left()
 
-    def give(self, conn: Connection[Any]) -> None:
+    def give(self, conn: Lent) -> None:
         """Give it back; a broken one is replaced."""
         conn.row_factory = tuple_row  # a handler may have set its own
         if _is_at_work(conn):
@@ -73,10 +76,11 @@ class Pool:
         assert self._sync is not None
         self._sync.putconn(conn)
 
-    async def atake(self) -> AsyncConnection[Any]:
+    async def atake(self) -> AsyncLent:
         """As `take`, for asyncio."""
         if asyncio.get_running_loop() is not self._home:
-            once = await aconnect(self.url, schema=None)
+            once = await aconnect(self.url, schema=None, kind=AsyncLent)
+            assert isinstance(once, AsyncLent)
             try:
                 await self._aconfigure(once)
             except BaseException:
@@ -86,7 +90,10 @@ class Pool:
         self._refuse_if_closed()
         if self._async is None:
             self._async = AsyncConnectionPool(
-                configure=self._aconfigure, **self._options(), open=False
+                connection_class=AsyncLent,
+                configure=self._aconfigure,
+                **self._options(),
+                open=False,
             )
             await self._async.open()
         for _ in range(WAITS):
@@ -97,7 +104,7 @@ class Pool:
                 return conn
         raise self._none_left()
 
-    async def agive(self, conn: AsyncConnection[Any]) -> None:
+    async def agive(self, conn: AsyncLent) -> None:
         """As `give`, for asyncio."""
         conn.row_factory = tuple_row
         if _is_at_work(conn):

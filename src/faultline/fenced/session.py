@@ -59,7 +59,7 @@ class Session(Block):
     def __iter__(self) -> Any:
         return iter(self.session)
 
-    def _begin(self) -> Steps[None]:
+    def _begin(self) -> Steps[Any]:
         if not callable(self._factory):
             raise InvalidArgument(
                 f"ctx.session is given {type(self._factory).__qualname__}: give it a sessionmaker, "
@@ -77,7 +77,13 @@ class Session(Block):
         if not hasattr(self.session, "flush"):
             raise InvalidArgument("ctx.session wants sessions, and was given a connection's maker")
         self._watch(True)
-        yield from ()
+        try:
+            (answer,) = yield lambda: self._run([self._opening()])
+        except BaseException as error:
+            yield from self._roll_back(error)
+            yield from self._release()
+            raise
+        return answer
 
     def _watch(self, begin: bool) -> None:
         """Nothing is written in a second transaction of the session: nobody would fence it."""
@@ -125,8 +131,17 @@ class Session(Block):
     def _insist(self) -> Steps[None]:
         yield self.session.flush
 
-    def _commit(self) -> Any:
-        return self.session.commit()
+    def _finish(self, calls: list[Call[Any]]) -> Steps[None]:
+        try:
+            yield lambda: self._run(calls)
+        except BaseException as error:
+            yield from self._roll_back(error)
+            yield from self._explain(error)
+            raise
+        try:
+            yield self.session.commit
+        except Exception as error:
+            yield from self._judge(error)
 
     def _roll_back(self, error: BaseException | None) -> Steps[None]:
         from sqlalchemy.exc import SQLAlchemyError

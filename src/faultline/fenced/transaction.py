@@ -1,8 +1,9 @@
 """`ctx.transaction()`: a fenced transaction on a psycopg connection of the worker's pool.
 
 The outermost transaction is ours from the first moment on, so that a block of the handler's own,
-`with tx.connection.transaction()`, is a savepoint inside it and commits nothing, and psycopg itself
-refuses `tx.connection.commit()`.
+`with tx.connection.transaction()`, is a savepoint inside it and commits nothing, and
+`tx.connection.commit()` is refused. BEGIN and the opening of the fence are one message to the
+server, and so are its check and the COMMIT.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
 
 from faultline import caller
-from faultline.call import Call
+from faultline.call import Call, together, translated_errors
 from faultline.errors import InvalidArgument
 from faultline.fenced.block import Block, ended_inside
 from faultline.fenced.drive import Steps
@@ -40,7 +42,6 @@ class Transaction(Block):
                 f"isolation is {isolation!r:.80}: it is one of {', '.join(_ISOLATIONS)}"
             )
         self._isolation = None if isolation == "read committed" else isolation
-        self._block: Any = None
         self._unawaited: list[Any] = []  # statements of an async handler
         self.connection: Any = None
         """The psycopg connection, while the block is open. Leave its transaction to the block."""
@@ -53,24 +54,24 @@ class Transaction(Block):
             self._unawaited = [*filter(_is_unawaited, self._unawaited), answer]
         return answer
 
-    def _begin(self) -> Steps[None]:
+    def _begin(self) -> Steps[Any]:
         pool = self._means.pool
+        begin = f"begin isolation level {self._isolation or 'read committed'} read write; "
         for last in (False, True):
             self.connection = yield pool.atake if self._is_async else pool.take
             self._context._open.add(self.connection)
             try:
                 if self._isolation is not None:
                     yield from self._hold()
-                block = self.connection.transaction()
-                yield block.__aenter__ if self._is_async else block.__enter__
-                self._block = block
-                if self._isolation is not None:
-                    statement = f"set transaction isolation level {self._isolation}"
-                    yield partial(self.connection.execute, statement)
-                return
+                self.connection.is_fenced = True
+                (answer,) = yield partial(self._send, [self._opening()], begin=begin)
+                return answer
             except BaseException as error:
                 gone = isinstance(error, psycopg.OperationalError) and self.connection.closed
-                yield self.connection.close  # its BEGIN may have been broken off
+                if isinstance(error, Exception) and not gone:
+                    yield from self._roll_back(error)
+                else:  # its BEGIN may have been broken off
+                    yield self.connection.close
                 yield from self._release()
                 if last or not gone or self._context.cancelled:
                     raise  # else it had died while nobody used it
@@ -90,9 +91,32 @@ class Transaction(Block):
         run = caller.arun if self._is_async else caller.run
         return run(self.connection, calls)
 
+    def _send(self, calls: list[Call[Any]], *, begin: str = "", end: str = "") -> Any:
+        """As `_run`, together with the statement before it or after it."""
+        call = together(calls)
+        statement = f"{begin}{call.statement}{end}"
+        if self._is_async:
+            return self._asend(call, statement, is_second=bool(begin))
+        with translated_errors(call.schema, calls[-1].verb, self.connection):
+            cursor = psycopg.ClientCursor(self.connection, row_factory=tuple_row)
+            cursor.execute(statement, call.parameters)
+            if begin:
+                cursor.nextset()
+            return call.read(cursor.fetchall())
+
+    async def _asend(self, call: Call[Any], statement: str, *, is_second: bool) -> Any:
+        with translated_errors(call.schema, call.verb, self.connection):
+            cursor = psycopg.AsyncClientCursor(self.connection, row_factory=tuple_row)
+            await cursor.execute(statement, call.parameters)
+            if is_second:
+                cursor.nextset()
+            return call.read(await cursor.fetchall())
+
     def _insist(self) -> Steps[None]:
         if self.connection.info.transaction_status == TransactionStatus.IDLE:
             raise ended_inside()
+        if self.connection._num_transactions:
+            raise InvalidArgument("a transaction() of the handler's own is still open: leave it")
         if self.connection.pgconn.pipeline_status != PipelineStatus.OFF:
             raise InvalidArgument("a pipeline is still open: leave it before the block ends")
         for statement in filter(_is_unawaited, self._unawaited):
@@ -100,24 +124,22 @@ class Transaction(Block):
             raise InvalidArgument("tx.execute was not awaited: nothing of it has happened")
         yield from ()
 
-    def _commit(self) -> Any:
-        block, self._block = self._block, None
-        leave = block.__aexit__ if self._is_async else block.__exit__
-        return leave(None, None, None)
+    def _finish(self, calls: list[Call[Any]]) -> Steps[None]:
+        try:
+            yield partial(self._send, calls, end="; commit")
+        except Exception as error:
+            yield from self._judge(error)
 
     def _roll_back(self, error: BaseException | None) -> Steps[None]:
-        block, self._block = self._block, None
-        if block is None:
-            return
-        undo = error or psycopg.Rollback()
-        leave = block.__aexit__ if self._is_async else block.__exit__
-        with suppress(psycopg.Error, psycopg.Rollback):  # giving it back rolls back as well
-            yield lambda: leave(type(undo), undo, undo.__traceback__)
+        self.connection.is_fenced = False
+        with suppress(psycopg.Error):  # giving it back rolls back as well
+            yield self.connection.rollback
 
     def _release(self) -> Steps[None]:
         connection, self.connection = self.connection, None
         if connection is None:
             return
+        connection.is_fenced = False
         self._context._open.discard(connection)
         self._let_go()
         pool = self._means.pool

@@ -39,6 +39,8 @@ class Launch:
     def command(self, place: Place, port: int) -> list[str | Path]:
         """The postmaster's command line; the caller's options have the last word."""
         options = {
+            # By default once a minute: then a minute's dead rows are always there.
+            "autovacuum_naptime": "5s",
             "listen_addresses": "127.0.0.1",
             "port": str(port),
             "unix_socket_directories": str(place.socket or ""),

@@ -74,7 +74,7 @@ class Runner:
         self._hands.take([attempt])
         keeper.wake()
         try:
-            execution.start(attempt)
+            execution.take([attempt])
             try:
                 await asyncio.shield(ended)
             finally:
@@ -83,7 +83,7 @@ class Runner:
                 settler.add(await ended)
                 await settler.settle_all()
         finally:
-            self._hands.drop(attempt)
+            self._hands.drop([attempt])
             del self._executions[attempt]
             execution.stop()
             await pool.aclose()

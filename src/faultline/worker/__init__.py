@@ -3,9 +3,12 @@
     claim → execute (renew …) → settle        each step one call of `faultline.protocol`
 
     worker       one process, put together; signals and draining
-    pump         the main loop: settle what has ended, claim what there is room for, wait
+    pump         the main loop: settle what has ended, claim what there is room for, wait; beside:
+                 its second connection, for hundreds of short jobs
     lanes        where it claims, in which order
-    execution    runs handlers: on the loop, in threads (threads), or alone (alone)
+    ahead        how many it claims before there is a place for them
+    execution    runs handlers: on the loop, in threads (threads), or alone (alone); short ones one
+                 after the other, in one task (relay) or one thread (stretch); calling: how
     endings      what a handler did, as the verb that writes it
     settler      writes endings, in groups, each once
     attempt      one job in hand, and its deadline by the worker's own clock

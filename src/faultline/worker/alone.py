@@ -13,6 +13,7 @@ import os
 import secrets
 import signal
 from contextlib import suppress
+from functools import partial
 
 from faultline.worker.attempt import Attempt
 from faultline.worker.child import Child, Spec
@@ -49,7 +50,7 @@ class Alone:
             raise
         finally:
             os.close(said)
-        attempt.interrupt = lambda: _ask_to_stop(child, attempt)
+        attempt.interrupt = partial(_ask_to_stop, child)
         if attempt.told is not None:  # while the child was being started
             _ask_to_stop(child, attempt)
         if not await _is_kept(heard):

@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from queue import SimpleQueue
 
-from faultline.events import Emit, Event, EventsDropped
+from faultline.events import Emit, Event, EventsDropped, Level
 
 MOST = 20_000  # events that wait; some seconds of a busy worker
 LAST_SECONDS = 1.0  # for what is left at the end
@@ -22,6 +22,7 @@ class Announcer:
     def __init__(self, worker: str, emit: Emit) -> None:
         self._worker = worker
         self._emit = emit
+        self.level: Level = getattr(emit, "level", "debug")
         self._waiting: SimpleQueue[Event | None] = SimpleQueue()
         self._dropped = 0
         self._thread = threading.Thread(target=self._deliver, name="faultline-events", daemon=True)

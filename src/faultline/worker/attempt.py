@@ -9,6 +9,7 @@ It decides nothing else; whether a write is accepted, the database says.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -41,27 +42,27 @@ ABANDON_SECONDS = 5.0  # how long a handler that was told to stop may take
 class Attempt:
     """One claimed job, from its claim until its ending is in the database."""
 
-    __slots__ = (
-        "abandon_at",
-        "alone",
-        "apart",
-        "context",
-        "deadline",
-        "done",
-        "held",
-        "held_at",
-        "interrupt",
-        "lease",
-        "left_behind",
-        "lost",
-        "over",
-        "renew_at",
-        "report",
-        "running",
-        "started_at",
-        "task",
-        "told",
-    )
+    # What most attempts never change stands in the class: a worker makes 100,000 of them a second.
+    _context: Context | None = None
+    placed = False  # it has one of the worker's places
+    shares = False  # its task or thread with others, one after the other
+    begun = False  # not while it waits, for a place or in a shared thread
+    entered = False  # its handler has been called
+    told: Told | None = None
+    reason = ""  # for which it was told
+    abandon_at: float | None = None
+    done = False  # the handler has ended, or was given up
+    apart = False  # runs, or is going to run, in a process of its own
+    alone = False  # which now also keeps its lease
+    over = False  # its thread has ended; the loop may not know yet
+    took_seconds: float | None = None  # in the thread
+    left_behind = False  # its thread was given up
+    lost = False  # the database said so: its lease cannot be renewed any more
+    interrupt: Callable[[Attempt], None] | None = None
+    running: asyncio.Task[Any] | None = None  # of an async handler
+    report: Any = None
+    held = 0  # transactions in which a renewal would do harm
+    held_at = 0.0  # when the last of them began
 
     def __init__(
         self,
@@ -72,30 +73,42 @@ class Attempt:
     ) -> None:
         self.lease = lease
         self.task = task
-        self.context = Context(
-            lease.job_id,
-            lease.token,
-            attempt=lease.attempts + 1,
-            task=lease.task,
-            headers=lease.headers,
-            attempt_of=self,
-            means=means,
-        )
+        self.means = means
         self.started_at = sent
-        self.told: Told | None = None
-        self.abandon_at: float | None = None
-        self.done = False  # the handler has ended, or was given up
-        self.apart = False  # runs, or is going to run, in a process of its own
-        self.alone = False  # which now also keeps its lease
-        self.over = False  # its thread has ended; the loop may not know yet
-        self.left_behind = False  # its thread was given up
-        self.lost = False  # the database said so: its lease cannot be renewed any more
-        self.interrupt: Callable[[], None] | None = None
-        self.running: asyncio.Task[Any] | None = None  # of an async handler
-        self.report: Any = None
-        self.held = 0  # transactions in which a renewal would do harm
-        self.held_at = sent
         self.kept(sent)
+
+    @property
+    def context(self) -> Context:
+        """What its handler gets; made when somebody asks for it."""
+        if self._context is None:
+            lease = self.lease
+            self._context = Context(
+                lease.job_id,
+                lease.token,
+                attempt=lease.attempts + 1,
+                task=lease.task,
+                headers=lease.headers,
+                attempt_of=self,
+                means=self.means,
+            )
+            if self.told is not None:  # by the keeper's thread, which found none to tell
+                self._tell_context()
+        return self._context
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether nothing has happened to it but that it was run."""
+        return self.told is None and self._context is None
+
+    @property
+    def has_ended_itself(self) -> bool:
+        """Whether a commit of its own has ended the job."""
+        return self._context is not None and self._context._completed is not None
+
+    @property
+    def is_ending_itself(self) -> bool:
+        """Whether one is just about to, or has."""
+        return self._context is not None and self._context._is_ending()
 
     @property
     def job_id(self) -> UUID:
@@ -115,25 +128,38 @@ class Attempt:
     @property
     def timeout_at(self) -> float | None:
         """When its task's timeout is over; None while it has none or has not begun."""
-        seconds = self.task.timeout_seconds if self.task is not None else None
+        seconds = self.task.timeout_seconds if self.task is not None and self.begun else None
         return None if seconds is None else self.started_at + seconds
+
+    @property
+    def timeout_at_least(self) -> float:
+        """Not before this moment, whenever it begins."""
+        seconds = self.task.timeout_seconds if self.task is not None else None
+        return math.inf if seconds is None else self.started_at + seconds
 
     def kept(self, sent: float) -> None:
         """The lease was given or renewed by a call that was sent at this moment."""
         seconds = self.lease.lease_seconds
-        self.deadline = sent + seconds - min(seconds * MARGIN, MARGIN_SECONDS)
+        margin = seconds * MARGIN
+        self.deadline = sent + seconds - (margin if margin < MARGIN_SECONDS else MARGIN_SECONDS)
         self.renew_at = sent + seconds / 3
 
     def tell(self, why: Told, reason: str | None = None) -> bool:
         """Tell the handler to stop; False if it has ended or was told before."""
         if self.done or self.told is not None:
             return False
+        self.reason = reason or WORDS[why]
         self.told = why
         self.abandon_at = time.monotonic() + ABANDON_SECONDS
-        self.context._tell(reason or WORDS[why], sever=why in ("refused", "deadline"))
+        if self._context is not None:
+            self._tell_context()
         if self.interrupt is not None:
-            self.interrupt()
+            self.interrupt(self)
         return True
+
+    def _tell_context(self) -> None:
+        assert self._context is not None
+        self._context._tell(self.reason, sever=self.told in ("refused", "deadline"))
 
     # ── what its context says ────────────────────────────────────────────────────────────────────
 
@@ -164,23 +190,23 @@ class Hands:
     """All attempts of a worker, seen by the event loop and by the keeper's thread."""
 
     def __init__(self) -> None:
-        self._attempts: dict[tuple[UUID, int], Attempt] = {}
+        self._attempts: set[Attempt] = set()
         self._lock = threading.Lock()
 
     def take(self, attempts: Iterable[Attempt]) -> None:
         """These are ours now."""
         with self._lock:
-            self._attempts.update((attempt.key, attempt) for attempt in attempts)
+            self._attempts.update(attempts)
 
-    def drop(self, attempt: Attempt) -> None:
-        """Its ending is in the database, or it is lost."""
+    def drop(self, attempts: Iterable[Attempt]) -> None:
+        """Their endings are in the database, or they are lost."""
         with self._lock:
-            self._attempts.pop(attempt.key, None)
+            self._attempts.difference_update(attempts)
 
     def all(self) -> list[Attempt]:
         """A copy, to be looked at in peace."""
         with self._lock:
-            return list(self._attempts.values())
+            return list(self._attempts)
 
     def of(self, job_id: UUID) -> list[Attempt]:
         """The attempts of one job; two, when a lost one has not ended yet."""

@@ -31,7 +31,9 @@ class Spec:
 
     def to_line(self) -> bytes:
         """As it goes through the pipe."""
-        return json.dumps(asdict(self), default=str).encode() + b"\n"
+        values = asdict(replace(self, lease=None))
+        values["lease"] = None if self.lease is None else self.lease._asdict()
+        return json.dumps(values, default=str).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Self:

@@ -32,7 +32,7 @@ class Abandoned(Exception):
     """The handler did not stop when it was told to."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Ending:
     """One attempt, ended. Endings of one `batch` can be written by one call."""
 
@@ -54,7 +54,7 @@ class Ending:
         return None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Completed(Ending):
     """The handler returned."""
 
@@ -69,7 +69,7 @@ class Completed(Ending):
         return events.JobCompleted(worker, *self.attempt.key, self.attempt.lease.task, seconds)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Failed(Ending):
     """The handler raised, or ran too long."""
 
@@ -95,7 +95,7 @@ class Failed(Ending):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Snoozed(Ending):
     """The handler wants to be called again later."""
 
@@ -109,7 +109,7 @@ class Snoozed(Ending):
         return events.JobSnoozed(worker, *self.attempt.key, self.attempt.lease.task, self.seconds)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Released(Ending):
     """The handler was stopped, or never begun: somebody else shall do it."""
 
@@ -123,7 +123,7 @@ class Released(Ending):
         return events.JobReleased(worker, *self.attempt.key, self.attempt.lease.task, self.reason)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Cancelled(Ending):
     """The handler, or somebody outside, ends the job."""
 
@@ -141,7 +141,7 @@ class Cancelled(Ending):
         return events.JobCancelled(worker, *self.attempt.key, self.attempt.lease.task, self.reason)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Late(Ending):
     """The fence refused a write of a handler that had been given up: the transaction that would
     have recorded it was rolled back, so it is recorded now. Its ending is another."""
@@ -159,7 +159,7 @@ class Late(Ending):
         return _read_as(call, lambda rows: [Stale(*row) for row in rows])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Refused(Late):
     """The fence refused a write of the handler's own, which ended with that. If the database knows
     better and the lease is alive, somebody else refused: then it has failed like any other."""
@@ -168,7 +168,7 @@ class Refused(Late):
     error: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Settled(Ending):
     """The handler ended its job itself, in a commit of its own: nothing to write."""
 
@@ -178,7 +178,7 @@ class Settled(Ending):
         return events.JobCompleted(worker, *self.attempt.key, self.attempt.lease.task, seconds)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Unsure(Settled):
     """It may have: the answer to its COMMIT was lost, or has not come yet. To be looked up, for as
     long as it is under way, and else ended so."""
@@ -191,7 +191,7 @@ class Unsure(Settled):
         return bool(self.attempt.context._closing)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Died(Ending):
     """The process that ran the job alone is dead: its lease ends now."""
 
@@ -203,7 +203,7 @@ class Died(Ending):
         return _read_as(call, lambda _: [])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Gone(Ending):
     """Nothing to write: the database knows, or nobody here may say."""
 
@@ -225,21 +225,22 @@ def results(batch: Sequence[Completed]) -> list[Any] | None:
 
 def ending_of(attempt: Attempt, raised: BaseException | None, returned: Any = None) -> Ending:
     """What the handler did, as an ending."""
-    if attempt.context._completed is not None:
+    if attempt.has_ended_itself:
         return Settled(attempt)
     ending = _ending_of(attempt, raised, returned)
     # Still closing: the handler was given up in the middle of the COMMIT that ends its job.
-    unsure = attempt.context._unsure or attempt.context._closing
+    context = attempt._context
+    unsure = context is not None and (context._unsure or context._closing)
     return Unsure(attempt, ending) if unsure else ending
 
 
 def second_ending(attempt: Attempt, raised: BaseException | None, returned: Any) -> str | None:
     """What a handler said about its job's end after it had completed it; None if nothing new."""
-    if attempt.context._completed is None:
+    if attempt._context is None or attempt._context._completed is None:
         return None
     if raised is not None:
         return None if attempt.told is not None else f"raised {type(raised).__name__}"
-    (result,) = attempt.context._completed
+    (result,) = attempt._context._completed
     assert attempt.task is not None
     with suppress(InvalidArgument):  # no JSON: not the same, then
         if returned is None or attempt.task.dump_result(returned)[0] == result:

@@ -1,17 +1,21 @@
 """Running handlers: async ones on this event loop, sync ones in threads, suspects alone.
 
-`start` begins an attempt and returns; when its handler ends, however it ends, `on_end` gets its
-ending, once. A handler that was told to stop and does not is given up with `abandon`; should it
-come back and say that the fence refused it, `on_late` gets that.
+`take` begins attempts, each as soon as there is a place, and returns; when a handler ends, however
+it ends, `on_end` gets its ending, once; `on_done` the usual successes, many at a time. Short
+handlers share a task (relay) or a thread (stretch), one after the other. A handler that was told to
+stop and does not is given up with `abandon`; should it come back and say that the fence refused it,
+`on_late` gets that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from faultline.errors import InvalidArgument
 from faultline.events import (
@@ -22,23 +26,34 @@ from faultline.events import (
     JobIsolated,
     LeaseLost,
     UnknownTask,
+    wants,
 )
 from faultline.jobs import Unreadable
+from faultline.worker.ahead import Ahead, patience
 from faultline.worker.alone import Alone
 from faultline.worker.attempt import Attempt
+from faultline.worker.calling import NeverBegan, call_of, cancel, insist_in_time
 from faultline.worker.endings import (
     Abandoned,
+    Completed,
     Ending,
     Failed,
+    Released,
     Snoozed,
-    Unstorable,
     describe,
     ending_of,
     late_refusal,
     second_ending,
 )
 from faultline.worker.outage import nothing
+from faultline.worker.relay import Relay
+from faultline.worker.stretch import LOOK_SECONDS, MOST, Stretch, called
 from faultline.worker.threads import Threads
+
+if TYPE_CHECKING:
+    from faultline.task import Task
+
+T = TypeVar("T")
 
 LONGEST_PAUSE_SECONDS = 60.0  # before what cannot be run here is offered again
 
@@ -53,61 +68,176 @@ class Execution:
         on_end: Callable[[Ending], None],
         alone: Alone | None,
         on_late: Callable[[Ending], None] = nothing,
+        *,
+        on_done: Callable[[list[Completed]], None] | None = None,
+        places: int = 1,
     ) -> None:
         self._worker = worker
         self._emit = emit
         self._on_end = on_end
+        self._on_done = on_done or self._each_ended
         self._on_late = on_late
         self._alone = alone
         self._threads = Threads(f"faultline-{worker}")
         self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself keeps only weak references
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        self._says_starts = wants(emit, ExecutionStarted.level)
+        self._places = places
+        self._ahead = Ahead(places)
+        self._relay = Relay(self, self._ahead, self._on_done)
+        self._waiting: deque[Attempt] = deque()  # for a place
+        self._filling = False
+        self._patience: asyncio.TimerHandle | None = None
         self.running = 0
         self.abandoned = 0  # threads that did not end when told to
 
-    def start(self, attempt: Attempt) -> None:
-        """Begin the attempt; its ending comes later, through `on_end`."""
-        self.running += 1
-        attempt.started_at = time.monotonic()
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything runs, or is going to."""
+        return self.running > 0 or len(self._waiting) > 0
+
+    @property
+    def room(self) -> int:
+        """How many more attempts there is room for, those included that will wait a moment."""
+        return self._places + self._ahead.jobs - self.running - len(self._waiting)
+
+    def is_ahead(self, room: int) -> bool:
+        """Whether what is here will last for a while: no need to claim so few."""
+        return len(self._waiting) > 0 and room * 3 < self._ahead.jobs
+
+    def take(self, attempts: list[Attempt]) -> None:
+        """Begin these attempts, each as soon as a place is free."""
+        self._waiting.extend(attempts)
+        self._ahead.careful = any(attempt.lease.crashes for attempt in attempts)
+        self.fill()
+        if self._ahead.careful:
+            self.hand_back("no place", keep=max(0, self._places - self.running))
+        if self._waiting and self._patience is None:
+            self._look_later()
+
+    def hand_back(self, reason: str, keep: int = 0) -> None:
+        """Those that wait, but for the first few, shall be somebody else's."""
+        waiting = list(self._waiting)
+        self._waiting = deque(waiting[:keep])
+        for attempt in waiting[keep:]:
+            if not attempt.done:
+                self._end(attempt, Released(attempt, reason))
+
+    # ── beginning ────────────────────────────────────────────────────────────────────────────────
+
+    def fill(self) -> None:
+        """Give the free places to those that wait. An attempt may end while it begins."""
+        if self._filling or self._relay.is_running:
+            return
+        self._filling = True
         try:
-            self._begin(attempt)
+            while (attempt := self._next()) is not None:
+                if self._relay.takes(attempt):
+                    self._relay.start()
+                    return
+                self._waiting.popleft()
+                if self._is_short(attempt):
+                    self._start_stretch(attempt)
+                else:
+                    self._start(attempt)
+        finally:
+            self._filling = False
+
+    def next_for_relay(self) -> Attempt | None:
+        """The next attempt, if there is a place and the relay takes it."""
+        if (attempt := self._next()) is not None and self._relay.takes(attempt):
+            return self._waiting.popleft()
+        return None
+
+    def _next(self) -> Attempt | None:
+        """The first that waits, if there is a place for it; it goes on waiting."""
+        while self._waiting and self.running < self._places:
+            attempt = self._waiting[0]
+            if attempt.told is None and not attempt.done:
+                return attempt
+            self._waiting.popleft()
+            if not attempt.done:  # else it was given up while it waited
+                self.finish(attempt, asyncio.CancelledError(), None)
+        return None
+
+    def _is_short(self, attempt: Attempt) -> bool:
+        """Whether it may share a thread with others: it is sync, and its task's jobs were short."""
+        task = attempt.task
+        if task is None or task.is_async or task.transactional or attempt.lease.last_chance:
+            return False
+        return self._ahead.is_short(task)
+
+    def _start(self, attempt: Attempt) -> None:
+        """In a task, a thread or a process of its own."""
+        try:
+            if (arguments := self.begin(attempt)) is not None:
+                assert attempt.task is not None
+                begin = self._start_async if attempt.task.is_async else self._start_sync
+                begin(attempt, arguments)
         except Exception:  # no thread can be had, …: somebody else may be able to
             self._end(attempt, self._put_off(attempt))
 
-    def _begin(self, attempt: Attempt) -> None:
-        if attempt.task is None:
-            self._emit(UnknownTask(self._worker, *attempt.key, attempt.lease.task))
-            return self._end(attempt, self._put_off(attempt))
-        if isinstance(attempt.lease.payload, Unreadable):
-            error = InvalidArgument(f"the payload cannot be read: {attempt.lease.payload.why}")
-            return self._end(attempt, Failed(attempt, describe(error), dead=True))
-        if attempt.lease.last_chance and self._alone is not None:
-            return self._start_alone(attempt, self._alone)
-        self._emit(self._started(attempt))
-        try:
-            arguments = attempt.task.arguments_for(attempt.lease)
-        except Exception as error:  # also whatever a user's own type raises when it is built
-            said = "the payload does not fit the task; the job's own error says how"
-            return self._end(attempt, Failed(attempt, describe(error), said=said))
-        if attempt.task.transactional:
-            wrap = _in_atransaction if attempt.task.is_async else _in_transaction
-            call = wrap(attempt.task.handler, attempt.context, arguments)
-        elif attempt.task.wants_context:
-            call = _with_context(attempt.task.handler, attempt.context, arguments)
+    def begin(self, attempt: Attempt) -> dict[str, Any] | None:
+        """It has a place now; answers with its arguments, or None if it is run alone or has ended
+        already."""
+        self.running += 1
+        attempt.placed = attempt.begun = True
+        attempt.started_at = time.monotonic()
+        lease, task = attempt.lease, attempt.task
+        if task is None:
+            self._emit(UnknownTask(self._worker, *attempt.key, lease.task))
+            self._end(attempt, self._put_off(attempt))
+        elif isinstance(lease.payload, Unreadable):
+            error = InvalidArgument(f"the payload cannot be read: {lease.payload.why}")
+            self._end(attempt, Failed(attempt, describe(error), dead=True))
+        elif lease.last_chance and self._alone is not None:
+            self._start_alone(attempt, self._alone)
         else:
-            call = _plain(attempt.task.handler, arguments)
-        call = _in_time(attempt, call)
-        return (self._start_async if attempt.task.is_async else self._start_sync)(attempt, call)
+            return self._arguments(attempt, task)
+        return None
+
+    def _arguments(self, attempt: Attempt, task: Task[Any, Any]) -> dict[str, Any] | None:
+        if self._says_starts:
+            number = attempt.lease.attempts + 1
+            self._emit(ExecutionStarted(self._worker, *attempt.key, task.name, number))
+        try:
+            return task.arguments_for(attempt.lease)
+        except BaseException as error:  # also whatever a user's own type raises when it is built
+            said = "the payload does not fit the task; the job's own error says how"
+            self._end(attempt, Failed(attempt, describe(error), said=said))
+            return None
+
+    def _look_later(self) -> None:
+        """When the first that waits has waited for too long."""
+        left = self._waiting_seconds_left()
+        self._patience = self._loop.call_later(max(left, 0.0), self._look_at_waiting)
+
+    def _look_at_waiting(self) -> None:
+        """Hand back what has waited for too long: the jobs here take longer than it seemed."""
+        self._patience = None
+        if self._waiting and self._waiting_seconds_left() <= 0:
+            self._ahead.waited()
+            self.hand_back("no place")
+        elif self._waiting:
+            self._look_later()
+
+    def _waiting_seconds_left(self) -> float:
+        first = self._waiting[0]
+        return first.started_at + patience(first.lease.lease_seconds) - time.monotonic()
 
     def abandon(self, attempt: Attempt) -> None:
         """It was told to stop and did not: use its slot for others."""
         if attempt.done or (attempt.running is not None and attempt.running.done()):
             return
-        if attempt.told != "shutdown":
+        if attempt.told != "shutdown" and attempt.begun:
             attempt.left_behind = attempt.running is None  # a thread
             self.abandoned += attempt.left_behind
             self._emit(HandlerAbandoned(self._worker, *attempt.key, attempt.lease.task))
-        self._finish(attempt, Abandoned(), None)
+        if attempt.running is not None:  # nobody else holds it once its attempt has ended
+            self._tasks.add(attempt.running)
+            attempt.running.add_done_callback(self._tasks.discard)
+        self.finish(attempt, Abandoned(), None)
 
     def stop(self) -> None:
         """Let go of the threads that are idle."""
@@ -117,48 +247,97 @@ class Execution:
         """It cannot be run here: offer it again later, and ever more rarely."""
         return Snoozed(attempt, min(2.0 ** min(attempt.lease.snoozes, 10), LONGEST_PAUSE_SECONDS))
 
-    def _started(self, attempt: Attempt) -> ExecutionStarted:
-        lease = attempt.lease
-        return ExecutionStarted(self._worker, *attempt.key, lease.task, lease.attempts + 1)
+    def _start_async(self, attempt: Attempt, arguments: dict[str, Any]) -> None:
+        attempt.running = self.new_task(self._handle(attempt, arguments))
+        attempt.interrupt = self.interrupt
 
-    def _start_async(self, attempt: Attempt, call: Callable[[], Any]) -> None:
-        task = self._loop.create_task(_coroutine(call))
-        self._tasks.add(task)
+    async def _handle(self, attempt: Attempt, arguments: dict[str, Any]) -> None:
+        """The task of one async handler."""
+        returned, raised = None, None
+        try:
+            insist_in_time(attempt)
+            attempt.entered = True
+            returned = await call_of(attempt)(**arguments)
+        except BaseException as error:  # also what asyncio would not let pass through a task
+            raised = error
+        self.finish(attempt, raised, returned)
 
-        def ended(task: asyncio.Task[Any]) -> None:
-            self._tasks.discard(task)
-            if task.cancelled():
-                self._finish(attempt, asyncio.CancelledError(), None)
-            else:
-                error = task.exception()
-                if isinstance(error, _Raised):
-                    error = error.__cause__
-                self._finish(attempt, error, None if error else task.result())
+    def new_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """In the worker's own context: this may be called from a handler's, which has ended."""
+        return asyncio.Task(work, loop=self._loop, context=self._context.copy())
 
-        def interrupt() -> None:
-            if not attempt.done:
-                task.cancel()
+    def interrupt(self, attempt: Attempt) -> None:
+        """Cancel its task; from any thread."""
+        self._soon(cancel, attempt)
 
-        attempt.running = task
-        attempt.interrupt = lambda: self._soon(interrupt)
-        task.add_done_callback(ended)
-
-    def _start_sync(self, attempt: Attempt, call: Callable[[], Any]) -> None:
+    def _start_sync(self, attempt: Attempt, arguments: dict[str, Any]) -> None:
         def work() -> None:
-            try:
-                returned, raised = call(), None
-            except BaseException as error:
-                returned, raised = None, error
-            attempt.over = True
-            self._soon(self._finish, attempt, raised, returned)
+            raised, returned = called(attempt, arguments)
+            self._soon(self.finish, attempt, raised, returned)
 
         self._threads.run(work)
+
+    def _start_stretch(self, first: Attempt) -> None:
+        """It, and those behind it that are like it, in one thread."""
+        attempts, waiting = [first], self._waiting
+        most = min(MOST, self._ahead.in_seconds(first.task, LOOK_SECONDS / 2))
+        while waiting and len(attempts) < most and waiting[0].task is first.task:
+            if not self._is_short(waiting[0]) or waiting[0].told is not None or waiting[0].done:
+                break
+            attempts.append(waiting.popleft())
+        begun = [
+            (attempt, arguments)
+            for attempt in attempts
+            if (arguments := self.begin(attempt)) is not None
+        ]
+        for attempt, _ in begun:
+            attempt.begun = False  # until it is its turn: its time runs from then on
+            attempt.shares = True
+        stretch = Stretch(begun, lambda: self._soon(self._stretch_ended, stretch, timer))
+        timer = self._loop.call_later(LOOK_SECONDS, self._take_back, stretch, first)
+        try:
+            self._threads.run(stretch.run)
+        except Exception:  # no thread can be had
+            timer.cancel()
+            for attempt in stretch.take_back():
+                self._end(attempt, self._put_off(attempt))
+
+    def _stretch_ended(self, stretch: Stretch, timer: asyncio.TimerHandle | None = None) -> None:
+        """So far, or as a whole."""
+        if timer is not None:
+            timer.cancel()
+        usual = []
+        ended = stretch.ended()
+        for attempt, raised, returned in ended:
+            if raised is None and returned is None and attempt.is_usual and not attempt.done:
+                attempt.done = True
+                attempt.placed = False
+                usual.append(Completed(attempt, None))
+            else:
+                self.finish(attempt, raised, returned)
+        if usual:
+            self.running -= len(usual)
+            seconds = sum(done.attempt.took_seconds or 0.0 for done in usual) / len(usual)
+            self._ahead.took(usual[0].attempt.task, seconds, len(usual), in_turn=True)
+            self._on_done(usual)
+        self.fill()
+
+    def _take_back(self, stretch: Stretch, first: Attempt) -> None:
+        """One of its handlers is long after all: those behind it do not wait for it."""
+        self._stretch_ended(stretch)
+        if left := [attempt for attempt in stretch.take_back() if not attempt.done]:
+            self._ahead.waited(first.task)
+            self.running -= len(left)
+            for attempt in left:
+                attempt.placed = attempt.shares = False
+            self._waiting.extendleft(reversed(left))
+            self.fill()
 
     def _start_alone(self, attempt: Attempt, alone: Alone) -> None:
         lease = attempt.lease
         self._emit(JobIsolated(self._worker, *attempt.key, lease.task, lease.crashes))
         attempt.apart = True
-        task = self._loop.create_task(alone.run(attempt))
+        task = self.new_task(alone.run(attempt))
         attempt.running = task
         self._tasks.add(task)
 
@@ -170,7 +349,8 @@ class Execution:
 
         task.add_done_callback(ended)
 
-    def _finish(self, attempt: Attempt, raised: BaseException | None, returned: Any) -> None:
+    def finish(self, attempt: Attempt, raised: BaseException | None, returned: Any) -> None:
+        """Its handler has ended so."""
         if attempt.left_behind and attempt.done:  # it has come back after all
             attempt.left_behind = False
             self.abandoned -= 1
@@ -179,10 +359,13 @@ class Execution:
                 if (late := late_refusal(attempt, raised)) is not None:
                     self._on_late(late)
             return
-        if isinstance(raised, _NeverBegan):
+        if isinstance(raised, NeverBegan):
             if attempt.tell("deadline"):
                 self._emit(LeaseLost(self._worker, *attempt.key, attempt.lease.task, "deadline"))
             raised = asyncio.CancelledError()
+        if raised is None and returned is None and attempt.is_usual:
+            self._end(attempt, Completed(attempt, None))
+            return
         try:
             ending = ending_of(attempt, raised, returned)
             if (said := second_ending(attempt, raised, returned)) is not None:
@@ -193,73 +376,20 @@ class Execution:
 
     def _end(self, attempt: Attempt, ending: Ending) -> None:
         attempt.done = True
-        self.running -= 1
+        if attempt.placed:
+            attempt.placed = False
+            self.running -= 1
+            seconds = attempt.took_seconds or time.monotonic() - attempt.started_at
+            self._ahead.took(attempt.task, seconds, in_turn=attempt.shares)
         self._on_end(ending)
+        if self._waiting:
+            self.fill()
+
+    def _each_ended(self, endings: list[Completed]) -> None:
+        for ending in endings:
+            self._on_end(ending)
 
     def _soon(self, function: Callable[..., None], *arguments: Any) -> None:
         """On the loop's thread; nothing, if the loop has been closed over a thread left behind."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
-
-
-class _NeverBegan(Exception):
-    """The lease may be lost already: this process was stopped between the claim and the start."""
-
-
-class _Raised(Exception):
-    """Carries what asyncio would not let pass through a task: SystemExit, KeyboardInterrupt."""
-
-
-async def _coroutine(call: Callable[[], Any]) -> Any:
-    try:
-        return await call()
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise _Raised from error
-
-
-def _with_context(handler: Callable[..., Any], context: Any, arguments: dict[str, Any]) -> Any:
-    return lambda: handler(context, **arguments)
-
-
-def _in_transaction(handler: Callable[..., Any], context: Any, arguments: dict[str, Any]) -> Any:
-    """The whole handler as one fenced transaction, which ends the job."""
-
-    def call() -> Any:
-        with context.transaction() as context._tx:
-            result = handler(context, **arguments)
-            _complete(context, result)
-        return result
-
-    return call
-
-
-def _in_atransaction(handler: Callable[..., Any], context: Any, arguments: dict[str, Any]) -> Any:
-    async def call() -> Any:
-        async with context.transaction() as context._tx:
-            result = await handler(context, **arguments)
-            _complete(context, result)
-        return result
-
-    return call
-
-
-def _complete(context: Any, result: Any) -> None:
-    try:
-        context._tx.complete(result)
-    except InvalidArgument as error:
-        raise Unstorable from error
-
-
-def _in_time(attempt: Attempt, call: Callable[[], Any]) -> Callable[[], Any]:
-    """Asked at the last moment: in the handler's own thread, or in the first step of its task."""
-
-    def begin() -> Any:
-        if time.monotonic() >= attempt.deadline:
-            raise _NeverBegan
-        return call()
-
-    return begin
-
-
-def _plain(handler: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    return lambda: handler(**arguments)

@@ -86,6 +86,7 @@ class Keeper:
         self._main: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
         self._ready = threading.Event()
+        self._look_at = self._ask_at = math.inf  # when it will do so by itself
 
     # ── from the worker's thread ─────────────────────────────────────────────────────────────────
 
@@ -94,9 +95,19 @@ class Keeper:
         self._thread.start()
         self._ready.wait()
 
-    def wake(self) -> None:
-        """There is something new in the hands."""
-        self._soon(self._woken)
+    def wake(self, look_at: float = 0.0, ask_at: float = 0.0) -> None:
+        """There is something new in the hands: to be looked at, and asked about, by then."""
+        if look_at < self._look_at or ask_at < self._ask_at:
+            self._soon(self._woken)
+
+    def taken(self, attempts: list[Attempt], sent: float) -> None:
+        """These are new in the hands; most of the time it would look soon enough by itself."""
+        look_at, ask_at = math.inf, sent + REPORT_SECONDS
+        alike = {(attempt.task, attempt.lease.lease_seconds): attempt for attempt in attempts}
+        for attempt in alike.values():
+            look_at = min(look_at, attempt.deadline, attempt.timeout_at_least)
+            ask_at = min(ask_at, attempt.renew_at)
+        self.wake(look_at, ask_at)
 
     def look_again(self) -> None:
         """A job was put off: the reconciler does not know of it yet."""
@@ -151,11 +162,13 @@ class Keeper:
         """Look at every attempt when its next moment comes. Never waits for the database."""
         while not self._stopping:
             now = time.monotonic()
-            moments = [self._look_at(attempt, now) for attempt in self._hands.all()]
+            self._look_at = math.inf  # whoever comes meanwhile may come too late for this look
+            moments = [self._look_after(attempt, now) for attempt in self._hands.all()]
             pause = min([TICK_SECONDS, *(moment - now for moment in moments)])
+            self._look_at = now + pause
             await _wait_for(self._look, pause)
 
-    def _look_at(self, attempt: Attempt, now: float) -> float:
+    def _look_after(self, attempt: Attempt, now: float) -> float:
         """Tell its handler to stop if it is time; answers with when to look again."""
         later = now + TICK_SECONDS
         if attempt.done or attempt.over or attempt.apart:
@@ -169,7 +182,7 @@ class Keeper:
             if attempt.tell("timeout"):
                 task = attempt.lease.task
                 self._emit(ExecutionTimedOut(self._worker, *attempt.key, task, seconds))
-        elif attempt.context._completed is not None:
+        elif attempt.has_ended_itself:
             return later  # it has no lease any more, and needs none
         elif now >= attempt.deadline and attempt.tell("deadline"):
             self._emit(LeaseLost(self._worker, *attempt.key, attempt.lease.task, "deadline"))
@@ -189,17 +202,19 @@ class Keeper:
         """Renew, report and beat, each when it is due; through outages, with growing pauses."""
         while True:
             try:
-                next_at = await self._round()
+                self._ask_at = math.inf  # whoever comes meanwhile may come too late for this one
+                self._ask_at = await self._round()
                 self._outage.over()
-                await _wait_for(self._ask, next_at - time.monotonic())
+                await _wait_for(self._ask, self._ask_at - time.monotonic())
             except Exception as error:  # whatever it is: leases depend on this loop
                 await self._outage.wait(error)
 
     async def _round(self) -> float:
         now = time.monotonic()
         kept = [attempt for attempt in self._hands.all() if _is_kept(attempt)]
-        if due := [attempt for attempt in kept if attempt.renew_at <= now]:
-            await self._renew(due)
+        if any(attempt.renew_at <= now for attempt in kept):
+            # With them those that are due soon, so that long jobs come to be renewed together.
+            await self._renew([a for a in kept if a.renew_at <= now + a.lease.lease_seconds / 6])
         if now >= self._report_at and (told := [a for a in kept if a.report is not None]):
             self._report_at = now + REPORT_SECONDS
             await self._report(told)
@@ -225,7 +240,7 @@ class Keeper:
     def _heed(self, attempt: Attempt, renewal: Renewal, sent: float) -> None:
         if renewal.verdict == "renewed":
             attempt.kept(sent)
-        elif renewal.verdict == "busy" or attempt.context._is_ending():
+        elif renewal.verdict == "busy" or attempt.is_ending_itself:
             # A transaction of its own is settling it, or has: ask again soon.
             attempt.renew_at = sent + attempt.lease.lease_seconds / 20
         else:
@@ -283,9 +298,7 @@ class Keeper:
 
 def _is_kept(attempt: Attempt) -> bool:
     """Whether its lease is to be renewed from here."""
-    return not (
-        attempt.lost or attempt.alone or attempt.held or attempt.context._completed is not None
-    )
+    return not (attempt.lost or attempt.alone or attempt.held or attempt.has_ended_itself)
 
 
 def _due_at(attempt: Attempt, now: float) -> float:
@@ -297,7 +310,7 @@ def _due_at(attempt: Attempt, now: float) -> float:
 
 def _may_be_handed_back(attempt: Attempt) -> bool:
     """Whether it runs here, and has not ended its job itself."""
-    return not (attempt.done or attempt.alone or attempt.context._is_ending())
+    return not (attempt.done or attempt.alone or attempt.is_ending_itself)
 
 
 def _below_the_leases(kept: list[Attempt]) -> float:

@@ -2,14 +2,15 @@
 
 Higher priorities come first, always. Among lanes of one priority the first place rotates from claim
 to claim, so that a full queue does not starve its neighbours. The cursor of a lane lets a claim
-start past the dead entries at the front of the index; about once a second it starts from zero, to
-find what was committed late. Both are hints.
+start past the dead entries at the front of the index; about once a second a claim is a sweep, which
+starts from zero, to find what was committed late. Where a long transaction keeps vacuum from
+removing dead entries, sweeps take ever longer, and are made the more rarely. Both are hints.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import groupby
 
 from faultline.jobs import Lane, Lease
@@ -17,6 +18,8 @@ from faultline.protocol import Protocol
 from faultline.worker.session import Session
 
 REFRESH_SECONDS = 1.0
+SWEEP_SHARE = 0.03  # of the time, and at most once a second
+LONGEST_PAUSE_SECONDS = 20.0
 CALL_SECONDS = 5.0
 
 
@@ -31,34 +34,55 @@ class Lanes:
         self._cursors: dict[int, int] = {}
         self._refreshed_at: float | None = None
         self._turn = 0
-        self.swept = False  # whether the last claim read every lane from its beginning
+        self._sweep_at = 0.0
+        self._usual_seconds = 0.0  # of a claim that was no sweep
+        self._sweep_seconds = 0.0  # of the last one: a single slow sweep is a stall, not a cost
 
     def refresh_soon(self) -> None:
         """Read the lanes again before the next claim, and claim from zero."""
         self._refreshed_at = None
+        self.sweep_soon()
 
-    async def for_claim(self) -> tuple[list[int], list[int] | None]:
-        """The lanes and their cursors, as claim takes them."""
+    def sweep_soon(self) -> None:
+        """Claim from zero."""
+        self._sweep_at = 0.0
+
+    def has(self, queue: str) -> bool:
+        """Whether a lane of this queue is known."""
+        return any(lane.queue == queue for lane in self._lanes)
+
+    async def refresh(self) -> None:
+        """Read the lanes again, about once a second."""
         now = time.monotonic()
         if self._refreshed_at is None or now - self._refreshed_at >= REFRESH_SECONDS:
             self._lanes = await self._session.run(self._verbs.lanes(self._queues), CALL_SECONDS)
             self._refreshed_at = now
-            self._cursors.clear()
-        self.swept = not self._cursors
+
+    def for_claim(self, *, may_sweep: bool = True) -> tuple[list[int], list[int] | None]:
+        """The lanes and their cursors, as claim takes them; no cursors, for a sweep."""
+        now = time.monotonic()
+        is_sweep = may_sweep and now >= self._sweep_at
+        if is_sweep:
+            self._sweep_at = now + REFRESH_SECONDS
         self._turn += 1
         order = [
             lane.lane
             for _, group in groupby(self._lanes, lambda lane: lane.priority)
             for lane in _rotated(list(group), self._turn)
         ]
-        return order, None if self.swept else [self._cursors.get(lane, 0) for lane in order]
+        return order, None if is_sweep else [self._cursors.get(lane, 0) for lane in order]
 
-    def claimed(self, leases: Iterable[Lease]) -> None:
-        """Remember how far these lanes have been read."""
-        lowest: dict[int, int] = {}
-        for lease in leases:
-            lowest[lease.lane] = min(lease.seq, lowest.get(lease.lane, lease.seq))
-        self._cursors.update(lowest)
+    def claimed(self, leases: Sequence[Lease], seconds: float, *, swept: bool) -> None:
+        """Remember how far these lanes have been read (a claim answers in the order of each), by a
+        call that took so long."""
+        self._cursors.update([(lease.lane, lease.seq) for lease in reversed(leases)])
+        if swept:
+            cost = min(seconds, self._sweep_seconds) - self._usual_seconds
+            self._sweep_seconds = seconds
+            pause = cost / SWEEP_SHARE
+            self._sweep_at += min(max(pause - REFRESH_SECONDS, 0.0), LONGEST_PAUSE_SECONDS)
+        else:
+            self._usual_seconds = seconds
 
 
 def _rotated(lanes: list[Lane], turn: int) -> list[Lane]:

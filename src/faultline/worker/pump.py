@@ -4,12 +4,14 @@
         settle_and_claim()       one call and one commit, where both are to be done
         wait()                   for an ending, a notification, or the next poll
 
-Claims only as many jobs as can begin at once, so that a job that is leased is a job that runs.
+Claims as many jobs as can begin in a moment. Where these are hundreds, the next batch is settled
+and claimed on a second connection while the answer for the first is awaited (`Beside`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,8 +21,9 @@ import psycopg
 
 from faultline.errors import DatabaseUnavailable, FaultlineError
 from faultline.events import Emit
-from faultline.jobs import Lease
+from faultline.jobs import Lease, Stale
 from faultline.protocol import Protocol
+from faultline.worker.beside import Beside
 from faultline.worker.endings import Completed, keys, results
 from faultline.worker.lanes import Lanes
 from faultline.worker.outage import Outage
@@ -29,6 +32,7 @@ from faultline.worker.settler import Settler, is_unknown, seconds_for
 
 MAX_CLAIM = 500
 CALL_SECONDS = 5.0
+LINGER_SECONDS = 0.005
 SLEEP_SECONDS = 60.0  # how long one `sleep` asks for notifications
 # A lost claim may commit after we have looked for it, when its COMMIT waits for a standby.
 LOOK_AGAIN_SECONDS = (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0)
@@ -46,7 +50,9 @@ class Pump:
         settler: Settler,
         emit: Emit,
         *,
+        second: Session,
         room: Callable[[], int],
+        is_ahead: Callable[[int], bool],
         start: Callable[[list[Lease], float], None],
         known: Callable[[], list[tuple[UUID, int]]],
         poll_seconds: Callable[[], float],
@@ -57,7 +63,8 @@ class Pump:
         self._session = session
         self._verbs = verbs
         self._settler = settler
-        self._room = room  # how many jobs may begin now; 0 when draining
+        self._all_room = room  # how many jobs may be claimed in all; 0 when draining
+        self._is_ahead = is_ahead  # with room for so few there are enough here for now
         self._start = start
         self._known = known  # every attempt in hand
         self._poll_seconds = poll_seconds
@@ -65,19 +72,28 @@ class Pump:
         self._lanes = Lanes(queues, verbs, session)
         self._outage = Outage(worker, emit)
         self._signal = asyncio.Event()
+        self._beside = Beside(second, self._claim_beside)
+        self._claiming = 0  # jobs asked for and not answered yet
         self._hungry = True  # there may be work
+        self._flows = False  # the last claim got as much as it asked for
+        self._is_announced = False  # a queue whose lanes are known has a job, unless that is gone
         self._asleep_until = 0.0
         self._look_for_lost: list[float] = []  # moments
 
     def wake(self) -> None:
         """Something has ended, or the worker is to drain."""
         self._signal.set()
+        if self._claiming:
+            self._share()
 
     def work_announced(self, queue: str | None) -> None:
         """A queue has a job; None: some queue may have one."""
         if queue is None or queue in self._queues:
             self._hungry = True
-            self._lanes.refresh_soon()
+            self._lanes.sweep_soon()
+            self._is_announced = queue is not None and self._lanes.has(queue)
+            if not self._is_announced:
+                self._lanes.refresh_soon()
             self._signal.set()
 
     async def begin(self) -> set[str]:
@@ -94,7 +110,7 @@ class Pump:
     async def run(self, going_on: Callable[[], bool], patient: Callable[[], bool]) -> bool:
         """Until `going_on` says no and all is written; an outage only makes it wait, as long as
         it is `patient`. False: not all could be written."""
-        while going_on() or self._settler:
+        while going_on() or self._has_more():
             try:
                 await self.settle_and_claim()
             except Exception as error:  # whatever it is: a worker that stops here loses its jobs
@@ -103,43 +119,54 @@ class Pump:
                 await self._outage.wait(error)
             else:
                 self._outage.over()
-                if not (going_on() or patient()) and self._settler:
+                if self._has_more() and not (going_on() or patient()):
                     return False
-                if going_on() or self._settler:
+                if self._has_more() or going_on():
                     await self._wait()
         return True
+
+    def _has_more(self) -> bool:
+        """Whether something is to be written, or being written."""
+        return bool(self._settler) or self._beside.is_busy
+
+    async def close(self) -> None:
+        """Close the second connection; the first is not the pump's own."""
+        await self._beside.close()
 
     async def settle_and_claim(self) -> None:
         """One step. Raises Unavailable; what was to be written is then kept for the next."""
         await self._settler.resolve()
         await self._release_lost()
-        if (room := min(self._room(), MAX_CLAIM)) > 0:
-            completions = self._settler.take_completions()
+        if self._wants_some():
+            completions = self._settler.take_done()
             if completions or self._hungry:
-                await self._claim(room, completions)
-        await self._settler.settle()
+                await self._claim(self._room(), completions)
+        await self._settler.settle(self._linger_seconds())
+
+    def _room(self) -> int:
+        """How many jobs the next claim may ask for."""
+        return min(self._all_room() - self._claiming, MAX_CLAIM)
+
+    def _wants_some(self) -> bool:
+        return (room := self._room()) > 0 and not self._is_ahead(room)
+
+    def _linger_seconds(self) -> float:
+        """How long successes can wait, to go out together with a claim."""
+        if not self._hungry:
+            return 0.0
+        if self._wants_some():
+            return math.inf  # the next step claims
+        return LINGER_SECONDS if self._claiming or self._is_ahead(self._room()) else 0.0
 
     async def _claim(self, room: int, completions: list[Completed]) -> None:
         sent = time.monotonic()
         self._hungry = False  # until somebody announces work, also while the claim is under way
+        announced, self._is_announced = self._is_announced, False
         try:
-            lanes, cursors = await self._lanes.for_claim()
+            await self._lanes.refresh()
             sent = time.monotonic()
-            if completions:
-                swap = self._verbs.swap(
-                    keys(completions),
-                    results(completions),
-                    self._worker,
-                    lanes,
-                    max_jobs=room,
-                    cursors=cursors,
-                )
-                seconds = min(CALL_SECONDS, seconds_for(completions))
-                stale, leases = await self._session.run(swap, seconds)
-            else:
-                stale = []
-                claim = self._verbs.claim(self._worker, lanes, max_jobs=room, cursors=cursors)
-                leases = await self._session.run(claim, CALL_SECONDS)
+            claim = self._lanes.for_claim()
+            stale, leases = await self._ask(self._session, room, completions, claim)
         except (FaultlineError, psycopg.Error):
             self._hungry = True
             if not completions:
@@ -153,37 +180,113 @@ class Pump:
             await self._settler.locked(completions)
             return
         except Exception as error:  # an answer that cannot be understood counts as lost
-            self._hungry = True
-            self._settler.unanswered(completions, error)
-            if is_unknown(error):
-                now = time.monotonic()
-                self._look_for_lost = [sent, *(now + later for later in LOOK_AGAIN_SECONDS)]
+            self._unanswered(completions, error, sent)
             raise
-        self._lanes.claimed(leases)
-        if leases:
-            await self._set_apart(leases)
-            self._start(leases, sent)
+        swept = claim[1] is None
+        self._lanes.claimed(leases, time.monotonic() - sent, swept=swept)
+        await self._take(self._session, leases, sent)
         if completions:
             await self._settler.answered(completions, stale)
-        await self._sleep_or_not(len(leases) >= room)
+        await self._sleep_or_not(len(leases) >= room, swept)
+        if announced:  # whatever was found: what was announced may be in a lane that is new
+            self._lanes.refresh_soon()
+            self._hungry = True
 
-    async def _set_apart(self, leases: list[Lease]) -> None:
+    def _share(self) -> None:
+        """A claim is under way: the second connection makes the next one, if that is a fat one."""
+        enough = self._settler.done >= MAX_CLAIM // 2 or self._wants_some()
+        if enough and self._is_worth_it(self._room()):
+            self._beside.ask()
+
+    def _is_worth_it(self, room: int) -> bool:
+        return room >= MAX_CLAIM // 2 and self._flows and not self._look_for_lost
+
+    async def _claim_beside(self, session: Session) -> None:
+        """On the second connection. Whatever is not plain success is left to the first."""
+        room = self._room()
+        is_worth_it = self._is_worth_it(room)
+        completions = self._settler.take_done() if is_worth_it else []
+        sent = time.monotonic()
+        try:
+            if not is_worth_it:
+                return
+            lanes = self._lanes.for_claim(may_sweep=False)
+            stale, leases = await self._ask(session, room, completions, lanes)
+        except (FaultlineError, psycopg.Error, Locked):
+            self._flows = False
+            self._settler.add_all(completions)
+        except BaseException as error:
+            self._flows = False
+            self._unanswered(completions, error, sent)
+            raise
+        else:
+            self._lanes.claimed(leases, time.monotonic() - sent, swept=False)
+            await self._take(session, leases, sent)
+            self._settler.answered_beside(completions, stale)
+            self._flows = len(leases) >= room
+            self._hungry = self._hungry or self._flows
+        finally:
+            self.wake()
+
+    async def _ask(
+        self,
+        session: Session,
+        room: int,
+        completions: list[Completed],
+        where: tuple[list[int], list[int] | None],
+    ) -> tuple[list[Stale], list[Lease]]:
+        """Settle these and claim so many, in one call and one commit."""
+        lanes, cursors = where
+        self._claiming += room
+        self._share()
+        try:
+            if not completions:
+                claim = self._verbs.claim(self._worker, lanes, max_jobs=room, cursors=cursors)
+                return [], await session.run(claim, CALL_SECONDS)
+            swap = self._verbs.swap(
+                keys(completions),
+                results(completions),
+                self._worker,
+                lanes,
+                max_jobs=room,
+                cursors=cursors,
+            )
+            return await session.run(swap, min(CALL_SECONDS, seconds_for(completions)))
+        finally:
+            self._claiming -= room
+
+    def _unanswered(self, completions: list[Completed], error: BaseException, sent: float) -> None:
+        """Look up what became of these, and of what may have been leased to us."""
+        self._hungry = True
+        self._settler.unanswered(completions, error)
+        if is_unknown(error):
+            now = time.monotonic()
+            self._look_for_lost = [sent, *(now + later for later in LOOK_AGAIN_SECONDS)]
+
+    async def _take(self, session: Session, leases: list[Lease], sent: float) -> None:
+        """These were claimed by a call that was sent at this moment."""
+        if leases:
+            await self._set_apart(session, leases)
+            self._start(leases, sent)
+
+    async def _set_apart(self, session: Session, leases: list[Lease]) -> None:
         """What will run alone no longer shares this worker's fate, from before anything begins."""
         suspects = [(lease.job_id, lease.token) for lease in leases if lease.last_chance]
         if suspects and self._apart is not None:
             call = self._verbs.adopt(self._apart, suspects, started=False)
             with suppress(Unavailable, FaultlineError, psycopg.Error):  # its process will find out
-                await self._session.run(call, CALL_SECONDS)
+                await session.run(call, CALL_SECONDS)
 
-    async def _sleep_or_not(self, full: bool) -> None:
+    async def _sleep_or_not(self, full: bool, swept: bool) -> None:
         """Ask to be notified when there is no more work; not while there is: it costs enqueuers."""
         now = time.monotonic()
+        self._flows = full
         if full:
             self._hungry = True
             if self._asleep_until > now:
                 self._asleep_until = 0.0
                 await self._session.run(self._verbs.awake(self._worker), CALL_SECONDS)
-        elif not self._lanes.swept:
+        elif not swept:
             self._lanes.refresh_soon()
             self._hungry = True
         elif self._asleep_until < now + SLEEP_SECONDS / 2:
@@ -194,16 +297,20 @@ class Pump:
             self._hungry = True  # look once more: a job may have come before we asked
 
     async def _release_lost(self) -> None:
-        """Hand back what a claim leased to us without our ever hearing of it."""
+        """Hand back what a claim leased to us without our ever hearing of it; not while another one
+        is under way, whose leases we do not know yet either."""
         while self._look_for_lost and time.monotonic() >= self._look_for_lost[0]:
+            if self._beside.is_busy:
+                return
             call = self._verbs.release_others(self._worker, self._known())
             await self._session.run(call, CALL_SECONDS)
             self._look_for_lost.pop(0)
 
     async def _wait(self) -> None:
         """For an ending, an announcement or the next poll; not at all while there is work."""
-        seconds = min(self._poll_seconds(), self._settler.due_at - time.monotonic())
-        if seconds <= 0 or (self._hungry and self._room() > 0):
+        due_at = self._settler.due_at(self._linger_seconds())
+        seconds = min(self._poll_seconds(), due_at - time.monotonic())
+        if seconds <= 0 or (self._hungry and self._wants_some()):
             await asyncio.sleep(0)
             return
         timer = asyncio.get_running_loop().call_later(seconds, self._poll)

@@ -2,7 +2,7 @@
 
 Every worker runs one, beside its keeper; `faultline reconcile` runs one alone. Any number may run
 at once and none must: there is no leader. Between two rounds it waits for the next expiry or due
-job that it knows of, for a notification, or for `poll_seconds`, whichever is first.
+job that it knows of, or for `poll_seconds`, whichever is first, and hears notifications.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ class Reconciler:
             self._sooner.clear()
 
     async def _hear(self) -> None:
-        """Until something is said that may change when to look again."""
+        """Until cancelled: nothing that is said changes when to look again."""
         conn = await self._ears.connection()
-        async for heard in conn.notifies(stop_after=1):
+        async for heard in conn.notifies():
             verb, _, job_id = heard.payload.partition(" ")
             with suppress(ValueError):  # a queue may be called "cancel me"
                 if verb == "cancel":

@@ -12,14 +12,13 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 from uuid import UUID
 
 import psycopg
 from psycopg.errors import DataError, ProgramLimitExceeded
 
 from faultline.errors import FaultlineError, InvalidArgument
-from faultline.events import Emit, StaleWriteBlocked
+from faultline.events import Emit, JobCompleted, JobsCompleted, StaleWriteBlocked, wants
 from faultline.jobs import Stale
 from faultline.protocol import Protocol
 from faultline.worker.attempt import Hands
@@ -40,8 +39,8 @@ from faultline.worker.outage import nothing
 from faultline.worker.session import Locked, Session, Unavailable
 
 MAX_BATCH = 1000
+MANY = 20  # successes in one commit
 MAX_BYTES = 16_000_000
-E = TypeVar("E", bound=Ending)
 CALL_SECONDS = 10.0
 LOCKED_SECONDS = 1.5  # the server waits for a lock for 1 s, and has to be given the time to say so
 ASIDE_SECONDS = 0.5  # how often to look at what was put aside
@@ -64,8 +63,13 @@ class Settler:
         self._session = session
         self._hands = hands
         self._emit = emit
+        self._says_done = wants(emit, JobCompleted.level)
+        self._says_each = wants(emit, "debug")
         self._on_put_off = on_put_off  # a job is to be run again, later
         self._waiting: list[Ending] = []
+        self._done: list[Completed] = []  # successes wait apart: they may go out with a claim
+        self._done_since = 0.0
+        self._answers: list[tuple[Sequence[Completed], Sequence[Stale]]] = []  # to be looked into
         self._unsure: list[Ending] = []  # sent, and never answered
         self._aside: list[Ending] = []  # somebody else's transaction has to end first
         self._look_aside_at = math.inf
@@ -73,52 +77,66 @@ class Settler:
     def add(self, ending: Ending) -> None:
         """To be written with the next call."""
         if isinstance(ending, Gone):
-            self._hands.drop(ending.attempt)
+            self._hands.drop([ending.attempt])
         elif isinstance(ending, Unsure):
             self._unsure.append(ending)
         elif isinstance(ending, Settled):
             self.settled([ending], [])
+        elif isinstance(ending, Completed):
+            self.add_done([ending])
         else:
             self._waiting.append(ending)
 
+    def add_done(self, endings: Sequence[Completed]) -> None:
+        """Successes, to be written with the next call."""
+        if not self._done:
+            self._done_since = time.monotonic()
+        self._done.extend(endings)
+
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._unsure or self._aside)
+        return bool(self._done or self._waiting or self._unsure or self._aside or self._answers)
 
     @property
-    def due_at(self) -> float:
-        """When there is something to do here; 0 is at once."""
-        return 0.0 if self._waiting or self._unsure else self._look_aside_at
+    def done(self) -> int:
+        """How many successes wait."""
+        return len(self._done)
 
-    def take_completions(self) -> list[Completed]:
-        """Successes to be written together with the next claim."""
-        found = [ending for ending in self._waiting if isinstance(ending, Completed)]
-        return self._take(found) if found else []
+    def due_at(self, linger_seconds: float = 0.0) -> float:
+        """When there is something to do here; successes may wait so long for others."""
+        if self._unsure or self._waiting or self._answers:
+            return 0.0
+        done = self._done_since + linger_seconds if self._done else math.inf
+        return min(done, self._look_aside_at)
 
-    async def settle(self) -> None:
-        """Write all that waits; raises Unavailable, and then knows what it still has to write."""
+    def take_done(self) -> list[Completed]:
+        """Successes to be written together with the next claim, as many as make one call."""
+        size = 0
+        for number, ending in enumerate(self._done):
+            size += ending.size
+            if number == MAX_BATCH or (number and size > MAX_BYTES):
+                taken, self._done = self._done[:number], self._done[number:]
+                return taken
+        taken, self._done = self._done, []
+        return taken
+
+    async def settle(self, linger_seconds: float = 0.0) -> None:
+        """Write all that waits, but for successes that have not waited so long; raises Unavailable,
+        and then knows what it still has to write."""
         await self.resolve()
         while self._waiting:
             kind = self._waiting[0].batch
-            await self.write(self._take([e for e in self._waiting if e.batch == kind]))
+            taken = [ending for ending in self._waiting if ending.batch == kind][:MAX_BATCH]
+            chosen = set(map(id, taken))
+            self._waiting = [ending for ending in self._waiting if id(ending) not in chosen]
+            await self.write(taken)
+        while self._done and time.monotonic() >= self._done_since + linger_seconds:
+            await self.write(self.take_done())
 
     async def settle_all(self) -> None:
         """As `settle`, until nothing is left."""
         while self:
-            await asyncio.sleep(min(self.due_at - time.monotonic(), ASIDE_SECONDS))
+            await asyncio.sleep(min(self.due_at() - time.monotonic(), ASIDE_SECONDS))
             await self.settle()
-
-    def _take(self, endings: list[E]) -> list[E]:
-        """As many of them as make one call; they wait no longer."""
-        size = 0
-        taken: list[E] = []
-        for ending in endings[:MAX_BATCH]:
-            size += ending.size if isinstance(ending, Completed) else 0
-            if taken and size > MAX_BYTES:
-                break
-            taken.append(ending)
-        chosen = set(map(id, taken))
-        self._waiting = [ending for ending in self._waiting if id(ending) not in chosen]
-        return taken
 
     async def write(self, batch: Sequence[Ending]) -> None:
         """Write endings of one kind; if they cannot be written together, one by one."""
@@ -140,10 +158,10 @@ class Settler:
         if len(batch) > 1:
             await self._write_each(batch)
         elif not isinstance(error, InvalidArgument | DataError | ProgramLimitExceeded):
-            self._waiting.append(batch[0])  # not its own fault: a right was taken away, …
+            self.add(batch[0])  # not its own fault: a right was taken away, …
             raise Unavailable(error, unknown=False) from error
         elif isinstance(batch[0], Failed) or not batch[0].is_last:
-            self._hands.drop(batch[0].attempt)  # nothing more can be said; its lease will expire
+            self._hands.drop([batch[0].attempt])  # nothing more can be said; its lease will expire
         else:
             await self.write([Failed(batch[0].attempt, describe(error), dead=True)])
 
@@ -154,7 +172,7 @@ class Settler:
             while left:
                 await self.write([left.pop(0)])
         finally:
-            self._waiting.extend(left)
+            self.add_all(left)
 
     async def locked(self, batch: Sequence[Ending]) -> None:
         """Nothing of the batch was written, because somebody holds one of them: put that aside,
@@ -162,7 +180,7 @@ class Settler:
         try:
             held = await self._held(batch)
         except Exception:
-            self._waiting.extend(batch)
+            self.add_all(batch)
             raise
         if not held and len(batch) > 1:  # it was given back just now, or is no lease
             await self._write_each(batch)
@@ -193,7 +211,14 @@ class Settler:
             elif ending.attempt.job_id in held:
                 self._put_aside([ending])
             else:
-                self._waiting.append(ending)
+                self.add(ending)
+
+    def answered_beside(self, batch: Sequence[Completed], stale: Sequence[Stale]) -> None:
+        """As `answered`, on behalf of somebody who has no time to ask about the stale ones."""
+        if stale:
+            self._answers.append((batch, stale))
+        else:
+            self.settled(batch, [])
 
     async def answered(self, batch: Sequence[Ending], stale: Sequence[Stale]) -> None:
         """The call was answered: these were refused, the rest is written."""
@@ -234,6 +259,8 @@ class Settler:
 
     async def resolve(self) -> None:
         """Find out what became of the calls that were never answered, and of what was put aside."""
+        while self._answers:
+            await self.answered(*self._answers.pop())
         if self._look_aside_at <= time.monotonic():
             await self._look_aside()
         while self._unsure:
@@ -251,21 +278,37 @@ class Settler:
             else:  # not written; or the token was burnt, and the refusal is to be recorded
                 self.add(ending.otherwise if isinstance(ending, Unsure) else ending)
 
-    def unanswered(self, batch: Sequence[Ending], error: Exception) -> None:
+    def unanswered(self, batch: Sequence[Ending], error: BaseException) -> None:
         """The call failed: keep its endings, to be looked up first if it may have committed."""
-        (self._unsure if is_unknown(error) else self._waiting).extend(batch)
+        if is_unknown(error):
+            self._unsure.extend(batch)
+        else:
+            self.add_all(batch)
+
+    def add_all(self, endings: Sequence[Ending]) -> None:
+        """As `add`, each."""
+        for ending in endings:
+            self.add(ending)
+
+    def _report(self, written: list[Ending]) -> None:
+        """Say that these were written; of many successes, how many: lines cost more than jobs."""
+        if written and isinstance(written[0], Completed | Settled):
+            if not self._says_done:
+                return
+            if len(written) > MANY and not self._says_each:
+                self._emit(JobsCompleted(self._worker, len(written)))
+                return
+        now = time.monotonic()
+        for ending in written:
+            seconds = round(now - ending.attempt.started_at, 3)
+            if (event := ending.event(self._worker, seconds)) is not None:
+                self._emit(event)
 
     def settled(self, batch: Sequence[Ending], stale: Sequence[Stale]) -> None:
         """The call was answered: report what was written and what was refused."""
+        self._hands.drop([ending.attempt for ending in batch if ending.is_last])
         refused = {(item.job_id, item.token) for item in stale}
-        now = time.monotonic()
-        for ending in batch:
-            if ending.is_last:
-                self._hands.drop(ending.attempt)
-            if ending.attempt.key not in refused:
-                seconds = round(now - ending.attempt.started_at, 3)
-                if (event := ending.event(self._worker, seconds)) is not None:
-                    self._emit(event)
+        self._report([e for e in batch if not refused or e.attempt.key not in refused])
         if batch and isinstance(batch[0], Failed | Snoozed):
             self._on_put_off()
         for item in stale:
@@ -282,7 +325,7 @@ class Settler:
             )
 
 
-def is_unknown(error: Exception) -> bool:
+def is_unknown(error: BaseException) -> bool:
     """Whether the call that failed so may have committed: unless we know better, yes."""
     return not isinstance(error, Unavailable) or error.unknown
 

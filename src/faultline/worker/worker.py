@@ -5,8 +5,8 @@
     keeper      (its own thread)      renews leases, tells handlers to stop
     reconciler  (the keeper's loop)   takes over what expired, promotes what is due, listens
 
-Three connections: the pump's, the keeper's and the reconciler's, which also listens. No handler
-ever runs on one of them.
+Three connections: the pump's, the keeper's and the reconciler's, which also listens; and a second
+one of the pump's while it has hundreds of short jobs to move. No handler ever runs on one of them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from faultline.events import (
     WorkerDraining,
     WorkerExit,
     WorkerStarted,
+    wants,
 )
 from faultline.fenced.pool import Pool
 from faultline.jobs import Lease
@@ -43,7 +44,7 @@ from faultline.worker.alone import Alone
 from faultline.worker.announcer import Announcer
 from faultline.worker.attempt import Attempt, Hands
 from faultline.worker.child import Spec
-from faultline.worker.endings import Ending, Released
+from faultline.worker.endings import Completed, Ending, Released
 from faultline.worker.execution import Execution
 from faultline.worker.keeper import STUCK, Keeper
 from faultline.worker.options import WorkerOptions
@@ -115,6 +116,7 @@ class Worker:
         finally:
             self._keeper.stop()
             self._execution.stop()
+            await self._pump.close()
             await self._session.close()
             await self._means.pool.aclose()
             self._emit.close()
@@ -126,6 +128,8 @@ class Worker:
             self._release_running()
             return
         self._draining = True
+        if self._reason != "max_jobs":  # else these are the last of so many
+            self._execution.hand_back("shutdown")
         if self._only is not None:
             self._release_running()  # whoever runs it alone asks only then
             return
@@ -152,20 +156,16 @@ class Worker:
             on_put_off=lambda: self._keeper.look_again(),
         )
         alone = self._alone()
-        self._execution = Execution(self.name, self._emit, self._ended, alone, self._to_write)
-        self._pump = Pump(
+        self._execution = Execution(
             self.name,
-            self.queues,
-            self._session,
-            self._verbs,
-            self._settler,
             self._emit,
-            room=self._room,
-            start=self._start,
-            known=lambda: [attempt.key for attempt in self._hands.all()],
-            poll_seconds=self._poll_seconds,
-            apart=alone.name if alone is not None else None,
+            self._ended,
+            alone,
+            self._to_write,
+            on_done=self._done,
+            places=self.options.concurrency,
         )
+        self._pump = self._new_pump(Session(url, schema), alone)
         self._reconciler = Reconciler(
             self.name,
             url,
@@ -189,19 +189,36 @@ class Worker:
             last=self._emit.close,
         )
 
+    def _new_pump(self, second: Session, alone: Alone | None) -> Pump:
+        return Pump(
+            self.name,
+            self.queues,
+            self._session,
+            self._verbs,
+            self._settler,
+            self._emit,
+            second=second,
+            room=self._room,
+            is_ahead=self._execution.is_ahead,
+            start=self._start,
+            known=lambda: [attempt.key for attempt in self._hands.all()],
+            poll_seconds=self._poll_seconds,
+            apart=alone.name if alone is not None else None,
+        )
+
     # ── what the parts ask ───────────────────────────────────────────────────────────────────────
 
     def _room(self) -> int:
-        """How many jobs may begin now."""
+        """How many jobs may be claimed now."""
         if self._draining or self._only is not None:
             return 0
-        room = self.options.concurrency - self._execution.running
+        room = self._execution.room
         if self.options.max_jobs is not None:
             room = min(room, self.options.max_jobs - self._begun)
         return room
 
     def _going_on(self) -> bool:
-        return bool(self._execution.running) or not (self._draining or self._only is not None)
+        return self._execution.is_busy or not (self._draining or self._only is not None)
 
     def _is_patient(self) -> bool:
         """Whether to wait for a database that is away; not for long once it was hurried."""
@@ -212,16 +229,17 @@ class Worker:
         tasks, means = self._app.tasks, self._means
         attempts = [Attempt(lease, tasks.get(lease.task), sent, means) for lease in leases]
         self._hands.take(attempts)
-        self._keeper.wake()
-        for attempt in attempts:
-            if self._only is None:
+        self._keeper.taken(attempts, sent)
+        if self._only is None and wants(self._emit, LeaseAcquired.level):
+            for attempt in attempts:
                 self._emit(LeaseAcquired(self.name, *attempt.key))
-            if self._draining:
+        self._begun += len(attempts)
+        if self._draining:
+            for attempt in attempts:
                 attempt.done = True
                 self._settler.add(Released(attempt, "shutdown"))
-            else:
-                self._execution.start(attempt)
-        self._begun += len(attempts)
+        else:
+            self._execution.take(attempts)
         if self._begun == self.options.max_jobs:
             self._end_because("max_jobs")
 
@@ -229,7 +247,13 @@ class Worker:
         self._settler.add(ending)
         self._pump.wake()
 
+    def _done(self, endings: list[Completed]) -> None:
+        self._settler.add_done(endings)
+        self._pump.wake()
+
     def _ended(self, ending: Ending) -> None:
+        if isinstance(ending, Released) and not ending.attempt.begun:
+            self._begun -= 1  # of a limit on jobs: this one was not run
         self._to_write(ending)
         if self._execution.abandoned >= self.options.concurrency:
             self._end_because("stuck")

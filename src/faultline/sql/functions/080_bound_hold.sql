@@ -9,9 +9,11 @@ declare
     v_now timestamptz := clock_timestamp();
     v_left_ms integer := greatest(1, ceil(least(
         extract(epoch from bound_hold.until - v_now) * 1000, 2e9)))::integer;
-    v_idle_ms double precision := milliseconds(current_setting(
-        'idle_in_transaction_session_timeout'));
-    v_whole_ms double precision := milliseconds(current_setting('transaction_timeout', true));
+    -- Spelt out: a function for it would cost a fenced transaction 20 µs.
+    v_idle_ms double precision := extract(
+        epoch from current_setting('idle_in_transaction_session_timeout')::interval) * 1000;
+    v_whole_ms double precision := extract(
+        epoch from current_setting('transaction_timeout', true)::interval) * 1000;
     v_ours timestamptz := nullif(current_setting('faultline.bounded_until', true), '');
 begin
     if v_idle_ms = 0 or v_idle_ms > v_left_ms then
@@ -28,11 +30,6 @@ begin
     perform set_config('transaction_timeout', v_left_ms::text, true);
     perform set_config('faultline.bounded_until', bound_hold.until::text, true);
 end $$;
-
--- milliseconds: what a setting such as 30s or 250ms means; NULL for a setting this server has not.
-create or replace function {schema}.milliseconds(setting text) returns double precision
-language sql immutable
-return extract(epoch from setting::interval) * 1000;
 
 -- bound_open_hold: the same for verbs that are usually a transaction of their own, in which there
 -- is nothing to bound: only inside one that was open before this statement.

@@ -31,6 +31,8 @@ declare
     v_run_at timestamptz := due_at(enqueue_many.delay_seconds, enqueue_many.run_at, v_now);
     v_lane integer;
     v_ids uuid[] := enqueue_many.ids;
+    v_lowest uuid := id_at(v_now - interval '1 day');  -- once, not once a row: 3 µs a job
+    v_highest uuid := id_at(v_now + interval '1 hour');
     v_new uuid[];
 begin
     if jsonb_typeof(enqueue_many.payloads) is distinct from 'array'
@@ -47,8 +49,7 @@ begin
     end if;
     v_lane := lane_of(enqueue_many.queue, enqueue_many.priority);
     if exists (select from unnest(v_ids) i
-                where i is null or i not between id_at(v_now - interval '1 day')
-                                             and id_at(v_now + interval '1 hour')) then
+                where i is null or i not between v_lowest and v_highest) then
         v_ids := array(select accepted_id(i, v_now) from unnest(v_ids) with ordinality u(i, n)
                         order by n);
     end if;

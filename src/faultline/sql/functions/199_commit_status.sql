@@ -2,10 +2,9 @@
 
 -- transaction_mark: names this transaction for commit_status. Between a crash of the server and the
 -- next beat of a worker the life has no name.
-create or replace function {schema}.transaction_mark() returns text
-language sql
-return concat(pg_current_xact_id(), ':',
-              coalesce((select life::text from {schema}.server_life), '-'));
+create or replace function {schema}.transaction_mark(txid xid8, life uuid) returns text
+language sql immutable
+return txid::text || ':' || coalesce(life::text, '-');  -- simple enough to be inlined
 
 -- same_transaction: this is still the transaction in which `fence` gave this mark. In the database
 -- and not in the client: a statement that also ends the job must not commit alone.
@@ -42,7 +41,7 @@ as $$
 declare
     v_txid xid8;
 begin
-    if coalesce(commit_status.mark, '') !~ '^\d{1,20}:([0-9a-f-]{36}|-)$' then
+    if coalesce(commit_status.mark, '') !~ '^[0-9]{1,20}:([0-9a-f-]{36}|-)$' then
         perform invalid('the mark is not one that fence answered with');
     end if;
     v_txid := split_part(commit_status.mark, ':', 1)::xid8;

@@ -47,22 +47,27 @@ as $$
 #variable_conflict use_column
 declare
     v_now timestamptz := clock_timestamp();
+    v_mark text;
 begin
-    if not exists (select from lease l
-                    where l.job_id = fence.job_id and l.fencing_token = fence.token
-                      and l.expires_at > v_now) then
-        perform raise_stale(fence.job_id, fence.token, 'fence');
+    insert into fence_tx (job_id, fencing_token)
+    select l.job_id, l.fencing_token from lease l
+     where l.job_id = fence.job_id and l.fencing_token = fence.token and l.expires_at > v_now
+        on conflict do nothing
+    returning transaction_mark(txid, (select life from server_life)) into v_mark;
+    -- Not found: the lease is lost, or this transaction has a fence for the job already; one under
+    -- another token is none.
+    if v_mark is null then
+        if not exists (select from lease l
+                        where l.job_id = fence.job_id and l.fencing_token = fence.token
+                          and l.expires_at > v_now)
+           or not exists (select from fence_tx f
+                           where f.txid = pg_current_xact_id() and f.job_id = fence.job_id
+                             and f.fencing_token = fence.token) then
+            perform raise_stale(fence.job_id, fence.token, 'fence');
+        end if;
+        v_mark := transaction_mark(pg_current_xact_id(), (select life from server_life));
     end if;
-    insert into fence_tx (job_id, fencing_token) values (fence.job_id, fence.token)
-        on conflict do nothing;
-    -- Not found: this transaction has a fence for the job; under another token that is none.
-    if not found
-       and not exists (select from fence_tx f
-                        where f.txid = pg_current_xact_id() and f.job_id = fence.job_id
-                          and f.fencing_token = fence.token) then
-        perform raise_stale(fence.job_id, fence.token, 'fence');
-    end if;
-    return transaction_mark();
+    return v_mark;
 end $$;
 
 -- check_fence_at_commit: the lease is live, or this very transaction ended the attempt as succeeded

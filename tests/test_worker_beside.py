@@ -1,0 +1,189 @@
+"""Hundreds of short jobs: two connections in turn; nothing is lost or done twice when they fail.
+
+Method: a real worker behind a proxy that sees each statement, and on which connection: the first is
+the pump's own. To hold the answer to one `swap` and see another pass shows that there are two; to
+lose requests and answers, again and again, shows what becomes of the jobs in them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from faultline.drills.proxy import Fate, Hold, Moment, Proxy
+from faultline.ids import Ids
+from tests.stage import Stage, until
+from tests.workers import Ground, Process
+
+DONE = "select count(*) from {schema}.ledger"
+SWAP = "faultline.swap("
+FIRST = 1
+
+
+@pytest.fixture
+def proxy(stage: Stage) -> Iterator[Proxy]:
+    Ground(stage)
+    with stage.login("worker", "producer") as url, Proxy(url) as proxy:
+        yield proxy
+
+
+class HoldEach:
+    """Holds the answer to one `swap` on each of the two connections."""
+
+    def __init__(self) -> None:
+        self.connections: list[int] = []
+
+    def __call__(self, moment: Moment) -> Fate | None:
+        if SWAP not in moment.text or moment.connection in self.connections:
+            return None
+        if not self.connections and moment.connection == FIRST:
+            return None  # the second one has not been made yet
+        if len(self.connections) == 2:
+            return None
+        self.connections.append(moment.connection)
+        return Fate.HOLD_ANSWER
+
+    def of(self, proxy: Proxy) -> list[Hold]:
+        """What is held: on the first, and on the second."""
+        held = dict(zip(self.connections, proxy.held, strict=True))
+        return [held[number] for number in sorted(held)]
+
+
+def many(stage: Stage, count: int) -> None:
+    new_id = Ids()
+    payloads = [{"a": n, "b": 1} for n in range(count)]
+    stage.verbs.enqueue_many("add", new_id.many(count), payloads).run(stage.conn)
+
+
+def test_while_one_answer_is_awaited_the_next_batch_goes_out_on_a_second_connection(
+    stage: Stage, proxy: Proxy
+) -> None:
+    passed: list[int] = []
+
+    def hold_one(moment: Moment) -> Fate | None:
+        if SWAP not in moment.text:
+            return None
+        passed.append(len(proxy.held))
+        return Fate.HOLD_ANSWER if len(passed) == 3 else None
+
+    proxy.when(hold_one)
+    many(stage, 10_000)
+    connections = "select count(*) from pg_stat_activity where application_name = 'faultline'"
+    with Process(proxy.url) as worker:
+        until(lambda: 1 in passed, "a batch goes out while the answer to another is held")
+        proxy.release()
+        until(lambda: stage.value(DONE) == 10_000, "all are done")
+        until(lambda: not stage.value(connections) > 3, "the second connection is closed")
+        worker.terminate()
+        assert worker.ended() == 0
+    assert not worker.told("stale_write_blocked")
+    assert stage.violations() == []
+
+
+@pytest.mark.parametrize("fate", [Fate.LOSE_ANSWER, Fate.LOSE_REQUEST])
+def test_what_the_second_connection_loses_is_looked_up_on_the_first(
+    stage: Stage, proxy: Proxy, fate: Fate
+) -> None:
+    lost: list[Moment] = []
+
+    def lose_one(moment: Moment) -> Fate | None:
+        if SWAP not in moment.text or moment.connection == FIRST or lost:
+            return None
+        lost.append(moment)
+        return fate
+
+    proxy.when(lose_one)
+    many(stage, 8_000)
+    with Process(proxy.url) as worker:
+        until(lambda: lost, "a batch is lost")
+        until(lambda: stage.value(DONE) == 8_000, "all are done")
+        worker.terminate()
+        assert worker.ended() == 0
+    assert len(worker.told("job_completed")) == 8_000
+    in_order(stage)
+
+
+def test_nothing_is_handed_back_while_another_claim_is_under_way(
+    stage: Stage, proxy: Proxy
+) -> None:
+    """Its leases are not known yet either: they would be taken for lost ones."""
+    hold_each = HoldEach()
+    asked: list[str] = []  # what is asked after two answers were held
+
+    def hold_two(moment: Moment) -> Fate | None:
+        if len(hold_each.connections) == 2:
+            asked.append(moment.text)
+        return hold_each(moment)
+
+    def has_asked(verb: str) -> bool:
+        return any(f"faultline.{verb}(" in text for text in asked)
+
+    proxy.when(hold_two)
+    many(stage, 8_000)
+    with Process(proxy.url) as worker:
+        until(lambda: len(proxy.held) == 2, "the answers to two batches are held")
+        first, second = hold_each.of(proxy)
+        first.end(cut=True)
+        until(lambda: has_asked("outcome"), "what became of the first is looked up")
+        until(lambda: has_asked("claim") or has_asked("swap"), "and the worker goes on")
+        early = has_asked("release_others")
+        second.end(cut=False)
+        until(lambda: stage.value(DONE) == 8_000, "all are done")
+        worker.terminate()
+        assert worker.ended() == 0
+    assert not early
+    assert has_asked("release_others")
+    in_order(stage)
+
+
+def test_a_worker_that_drains_waits_for_its_second_connection(stage: Stage, proxy: Proxy) -> None:
+    hold_each = HoldEach()
+    proxy.when(hold_each)
+    many(stage, 8_000)
+    with Process(proxy.url) as worker:
+        until(lambda: len(proxy.held) == 2, "the answers to two batches are held")
+        worker.terminate()
+        worker.until("worker_draining")
+        first, second = hold_each.of(proxy)
+        first.end(cut=False)
+        until(lambda: stage.value("select count(*) from {schema}.lease") <= 500, "one is settled")
+        second.end(cut=False)
+        assert worker.ended() == 0
+    done = stage.value(DONE)
+    assert len(worker.told("job_completed")) == done
+    assert stage.value("select count(*) from {schema}.lease") == 0
+    in_order(stage)
+
+
+def in_order(stage: Stage) -> None:
+    """Nobody was refused anything; what was claimed unheard was handed back."""
+    assert stage.value("select count(*) from {schema}.refusal") == 0
+    outcomes = stage.execute("select distinct outcome from {schema}.attempt")
+    assert {outcome for (outcome,) in outcomes} <= {"succeeded", "released"}
+    assert stage.violations() == []
+
+
+def test_lost_requests_and_answers_on_both_connections_lose_and_repeat_nothing(
+    stage: Stage, proxy: Proxy
+) -> None:
+    chance = random.Random(7)
+    cut: list[Fate] = []
+
+    def lose_some(moment: Moment) -> Fate | None:
+        if SWAP not in moment.text or len(cut) == 12 or chance.random() > 0.4:
+            return None
+        cut.append(chance.choice([Fate.LOSE_ANSWER, Fate.LOSE_REQUEST]))
+        return cut[-1]
+
+    proxy.when(lose_some)
+    with Process(proxy.url) as worker:
+        for batch in range(1, 6):
+            many(stage, 4_000)
+            until(lambda batch=batch: stage.value(DONE) == batch * 4_000, f"batch {batch} is done")
+        worker.terminate()
+        assert worker.ended() == 0
+    assert len(cut) > 3
+    assert len(worker.told("job_completed")) == 20_000
+    in_order(stage)
