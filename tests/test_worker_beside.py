@@ -82,6 +82,25 @@ def test_while_one_answer_is_awaited_the_next_batch_goes_out_on_a_second_connect
     assert stage.violations() == []
 
 
+def test_processes_that_are_several_have_one_connection_each_for_their_claims(
+    stage: Stage, proxy: Proxy
+) -> None:
+    connections: set[int] = set()
+
+    def look(moment: Moment) -> None:
+        if SWAP in moment.text:
+            connections.add(moment.connection)
+
+    proxy.when(look)
+    many(stage, 10_000)
+    with Process(proxy.url, "--processes", "2") as worker:
+        until(lambda: stage.value(DONE) == 10_000, "all are done")
+        worker.terminate()
+        assert worker.ended() == 0
+    assert 1 <= len(connections) <= 2
+    assert stage.violations() == []
+
+
 @pytest.mark.parametrize("fate", [Fate.LOSE_ANSWER, Fate.LOSE_REQUEST])
 def test_what_the_second_connection_loses_is_looked_up_on_the_first(
     stage: Stage, proxy: Proxy, fate: Fate

@@ -28,6 +28,7 @@ class Spec:
     options: WorkerOptions
     lease: Lease | None = None  # one job, claimed already, to be run alone
     kept: int | None = None  # the pipe to say so when this process keeps its lease
+    has_siblings: bool = False  # which do the same
 
     def to_line(self) -> bytes:
         """As it goes through the pipe."""
@@ -42,7 +43,8 @@ class Spec:
         lease = values["lease"]
         if lease is not None:
             lease = Lease(**{**lease, "job_id": UUID(lease["job_id"])})
-        return cls(values["app"], WorkerOptions(**values["options"]), lease, values["kept"])
+        options = WorkerOptions(**values["options"])
+        return cls(values["app"], options, lease, values["kept"], values["has_siblings"])
 
     def for_lease(self, name: str, lease: Lease, kept: int) -> Spec:
         """The same worker under another name, for one job that was claimed already."""

@@ -85,7 +85,7 @@ class Parent:
 
     async def _run_one(self, name: str) -> int:
         options = replace(self._spec.options, name=name, processes=1)
-        child = await Child.start(replace(self._spec, options=options))
+        child = await Child.start(replace(self._spec, options=options, has_siblings=True))
         self._children[name] = child
         if self._ending.is_set():  # while it was being started
             child.send_signal(signal.SIGTERM)

@@ -51,6 +51,7 @@ class Pump:
         emit: Emit,
         *,
         second: Session,
+        uses_both: bool = True,
         room: Callable[[], int],
         is_ahead: Callable[[int], bool],
         start: Callable[[list[Lease], float], None],
@@ -73,6 +74,7 @@ class Pump:
         self._outage = Outage(worker, emit)
         self._signal = asyncio.Event()
         self._beside = Beside(second, self._claim_beside)
+        self._uses_both = uses_both  # several processes keep the server busy with one each
         self._claiming = 0  # jobs asked for and not answered yet
         self._hungry = True  # there may be work
         self._flows = False  # the last claim got as much as it asked for
@@ -199,7 +201,8 @@ class Pump:
             self._beside.ask()
 
     def _is_worth_it(self, room: int) -> bool:
-        return room >= MAX_CLAIM // 2 and self._flows and not self._look_for_lost
+        is_fat = self._uses_both and room >= MAX_CLAIM // 2
+        return is_fat and self._flows and not self._look_for_lost
 
     async def _claim_beside(self, session: Session) -> None:
         """On the second connection. Whatever is not plain success is left to the first."""

@@ -81,6 +81,7 @@ class Worker:
         self._hands = Hands()
         self._only: Lease | None = None  # the one job of a process that runs it alone
         self._say_kept: int | None = None
+        self._has_siblings = False
         self._begun = 0
         self._draining = False
         self._reason = "drained"
@@ -93,6 +94,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         if spec is not None:
             self._only, self._say_kept = spec.lease, spec.kept
+            self._has_siblings = spec.has_siblings
         self.prepare()
         if parent is not None:
             loop.add_reader(parent, self._heard_from_parent, parent)
@@ -198,6 +200,7 @@ class Worker:
             self._settler,
             self._emit,
             second=second,
+            uses_both=not self._has_siblings,
             room=self._room,
             is_ahead=self._execution.is_ahead,
             start=self._start,
