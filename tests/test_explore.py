@@ -150,9 +150,13 @@ def test_a_slip_is_found(place: Place, slip: tuple[str, str, str, str, str]) -> 
     def broken(conn: psycopg.Connection[Any]) -> str:
         return _replaced(conn, function, text, instead)
 
-    with Arena(*place, splits=scenario.splits, broken=broken) as arena:
-        tally = explore(arena, scenario, until_bad=True)
-    assert told in "".join(tally.told)
+    found = ""
+    for _ in range(12):  # which of two ids is the lower one is a matter of chance
+        with Arena(*place, splits=scenario.splits, broken=broken) as arena:
+            found = "".join(explore(arena, scenario, until_bad=True).told)
+        if told in found:
+            break
+    assert told in found
 
 
 def test_who_is_overtaken_while_it_waits_is_judged_by_what_has_happened_since(place: Place) -> None:
