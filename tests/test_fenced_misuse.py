@@ -142,6 +142,19 @@ def test_the_connections_own_commit_is_forbidden(app: App, testing: Testing) -> 
     assert "commit() forbidden" in message(app, testing, handler)
 
 
+def test_a_savepoint_that_is_still_open_is_refused(app: App, testing: Testing) -> None:
+    def handler(ctx: Context) -> None:
+        with ctx.transaction() as tx:
+            tx.execute(INSERT, (ctx.job_id, ctx.token, "never"))
+            kept.append(tx.connection.transaction())
+            kept[0].__enter__()
+            tx.complete()
+
+    kept: list[Any] = []
+    assert "transaction() of the handler's own is still open" in message(app, testing, handler)
+    assert notes(testing) == []
+
+
 @pytest.mark.parametrize("wrong", ["sync block", "complete"])
 def test_await_where_there_is_nothing_to_await_fails_the_attempt(
     app: App, testing: Testing, wrong: str
