@@ -6,8 +6,8 @@
 
 What is printed may differ in times, ids, names of workers, fractions and numbers of five digits and
 more; … stands for anything, alone on a line for any lines. An id that a page has shown stands for
-the real one afterwards. A command that does not end by itself stays in its own terminal until `^C`,
-or the end of the page.
+the real one afterwards, and port 8000 for a free one. A command that does not end by itself stays
+in its own terminal until `^C`, or the end of the page.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from typing import Self
 
 import psycopg
 
+from tests.ports import free_port
 from tests.stage import until
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# ([\w/]+\.py)\n")
-STAYS = re.compile(r"faultline (dev|worker|reconcile)\b(?!.*--(max-jobs|once|help))")
+STAYS = re.compile(
+    r"faultline (dev|worker|reconcile|api|inspector serve)\b(?!.*--(max-jobs|once|help|host))"
+)
 READY = re.compile(r"serves |worker_started|reconciling")
 COMMAND_SECONDS = 180  # for who reads on a busy machine
 
@@ -190,6 +193,7 @@ class Reader:
         self.environment = environment
         self.terminals: list[Terminal] = []
         self.status = 0  # of the last command
+        self.port = free_port()
         self.ids: dict[str, str] = {}
         self._interpreter: subprocess.Popen[str] | None = None
 
@@ -209,7 +213,8 @@ class Reader:
             with psycopg.connect(self.environment["FAULTLINE_DATABASE_URL"], autocommit=True) as c:
                 c.execute(block.text)
         elif block.language == "console":
-            for command, lines in _typed(block.text):
+            text = block.text.replace("faultline api\n", f"faultline api --port {self.port}\n")
+            for command, lines in _typed(text.replace(":8000", f":{self.port}")):
                 self._type(command, lines, place)
         elif block.language == "python":
             if named := NAMED.match(block.text):

@@ -25,6 +25,8 @@ from faultline.fenced.transaction import Transaction
 from faultline.handle import Job
 from faultline.jobs import Status
 from faultline.launcher import Server
+from faultline.service import service
+from faultline.service.risk import HIGH, MEDIUM, RULES
 from faultline.testing import Testing
 from faultline.worker import WorkerOptions
 from faultline.worker.keeper import STUCK
@@ -168,6 +170,7 @@ def test_every_public_method_is_in_the_reference(kind: type) -> None:
         *(faultline.Context.transaction, faultline.Context.session, Transaction.emit),
         *(faultline.App.relay, Transaction.complete, Transaction.record),
         *(Testing.drain, Testing.expire_lease, Testing.take_over),
+        service,
         *(http.fenced_headers, redis.fenced_command, s3.fenced_put, postgres.fence),
     ],
     ids=lambda function: function.__qualname__,
@@ -225,6 +228,23 @@ def test_every_command_is_in_the_reference() -> None:
     found = list(commands(typer.main.get_command(command_line), "faultline"))
     assert len(found) > 20
     assert [name for name in found if not re.search(rf"^\| `{name}[ `]", REFERENCE, re.M)] == []
+
+
+def test_every_route_of_the_service_is_in_the_reference_and_no_other() -> None:
+    routes = {
+        f"{method.upper()} {path}"
+        for path, methods in service(faultline.App("")).openapi()["paths"].items()
+        for method in methods
+    }
+    assert set(re.findall(r"^\| `((?:GET|POST) \S+)` \|", REFERENCE, re.MULTILINE)) == routes
+
+
+def test_every_sign_of_the_risk_is_on_its_page_with_its_points() -> None:
+    page = (DOCS / "how-to" / "http-api.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \+ (\d+) ≤ (\d+) \|", page, re.MULTILINE)
+    shown = {name: tuple(map(int, points)) for name, *points in rows}
+    assert shown == {name: (rule.first, rule.each, rule.most) for name, rule in RULES.items()}
+    assert f"from {MEDIUM} on the risk is `medium`, from {HIGH} on `high`" in page
 
 
 def test_every_variable_and_exit_status_is_in_the_reference() -> None:

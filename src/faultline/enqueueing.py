@@ -127,7 +127,7 @@ class Batch:
         self._task = task
         self.connection = options.get("connection")
         common = {**task.defaults, **options}
-        groups = _Groups()
+        groups = Groups()
         most = groups.of(common)  # most items have no options of their own
         for number, item in enumerate(items):
             payload, own = self._read(number, item)
@@ -199,7 +199,7 @@ class _Group:
         ]
 
 
-class _Groups(dict[str, _Group]):
+class Groups(dict[str, _Group]):
     """The fewest groups that the items can be in."""
 
     def of(self, options: Mapping[str, Any]) -> _Group:

@@ -21,10 +21,13 @@ from faultline.config import colours_wanted
 from faultline.events import wants
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from faultline.events import Emit, Event, Level
 
 
 _STYLES = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m"}
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 
 # What each event says to a person; where a field is missing, its name and fields are enough.
@@ -136,6 +139,17 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def duration(seconds: float | Decimal | None) -> str:
+    """How long, with one unit: 0.25 s, 12 s, 3 min, 5 h, 2 d."""
+    if seconds is None:
+        return ""
+    value = abs(float(seconds))
+    for size, unit in _UNITS:
+        if value >= size:
+            return f"{value / size:.0f} {unit}"
+    return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"
 
 
 class _Lines:

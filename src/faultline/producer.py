@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from faultline import caller
 from faultline.errors import DatabaseUnavailable
@@ -27,14 +27,16 @@ from faultline.ids import Ids
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+    from uuid import UUID
 
     from psycopg import Connection
     from psycopg_pool import ConnectionPool
 
     from faultline.call import Call
-    from faultline.protocol import Protocol
+    from faultline.protocol import Protocol as Verbs
 
 T = TypeVar("T")
+Answer_co = TypeVar("Answer_co", covariant=True)
 Calls = Callable[["Producer"], "list[Call[Any]]"]
 
 MAX_CONNECTIONS = 4
@@ -45,12 +47,29 @@ _FIRST_PAUSE_SECONDS = 0.05
 _AGAIN = ("08", "57P01", "57P02", "57P03", "40001", "40P01")
 
 
+class Runnable(Protocol[Answer_co]):
+    """What can be run on a connection: a verb, or several statements that may be sent again."""
+
+    def run(self, conn: Connection[Any]) -> Answer_co:
+        """The answer."""
+        ...
+
+
 class Producer:
     """The connections of one app, and the ids of its jobs."""
 
-    def __init__(self, url: Callable[[], str], schema: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        url: Callable[[], str],
+        schema: Callable[[], str],
+        *,
+        max_connections: int = MAX_CONNECTIONS,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
         self._url = url
         self._schema = schema
+        self._max_connections = max_connections
+        self._wait_seconds = wait_seconds
         self.ids = Ids()
         self.forget()
         _producers.add(self)
@@ -62,11 +81,16 @@ class Producer:
         self._threads: ThreadPoolExecutor | None = None
 
     @cached_property
-    def verbs(self) -> Protocol:
+    def verbs(self) -> Verbs:
         """The verbs of the app's installation."""
         from faultline.protocol import Protocol
 
         return Protocol(self._schema())
+
+    def new_id(self) -> UUID:
+        """An id for a job, by the database's clock."""
+        self._opened()
+        return self.ids()
 
     def send(self, calls: Calls, connection: Any = None) -> list[Any]:
         """Make the calls and run them as one, on own connections or on the caller's."""
@@ -86,7 +110,7 @@ class Producer:
 
         return self.run(together(made)) if (made := calls(self)) else []
 
-    def run(self, call: Call[T]) -> T:
+    def run(self, call: Runnable[T]) -> T:
         """Run the call and commit it."""
         import psycopg
 
@@ -94,7 +118,7 @@ class Producer:
         for retries_left in range(MAX_RETRIES, -1, -1):
             pool = self._opened()
             try:
-                with pool.connection(timeout=WAIT_SECONDS) as conn:
+                with pool.connection(timeout=self._wait_seconds) as conn:
                     return call.run(conn)
             except psycopg.Error as error:
                 self._explain_timeout(error)
@@ -107,7 +131,7 @@ class Producer:
             pause *= 2
         raise AssertionError("the last try returns or raises")
 
-    async def arun(self, call: Call[T]) -> T:
+    async def arun(self, call: Runnable[T]) -> T:
         """As `run`, for asyncio."""
         return await self._in_thread(self.run, call)
 
@@ -127,7 +151,7 @@ class Producer:
 
         with self._lock:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(MAX_CONNECTIONS, "faultline-producer")
+                self._threads = ThreadPoolExecutor(self._max_connections, "faultline-producer")
             threads = self._threads
         return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
 
@@ -147,10 +171,10 @@ class Producer:
                     conninfo(self._url()),
                     kwargs={"autocommit": True},
                     min_size=0,
-                    max_size=MAX_CONNECTIONS,
+                    max_size=self._max_connections,
                     configure=self._configure,
                     num_workers=1,
-                    reconnect_timeout=WAIT_SECONDS,
+                    reconnect_timeout=self._wait_seconds,
                     name="faultline-producer",
                     open=True,
                 )
@@ -169,7 +193,8 @@ class Producer:
         if isinstance(error, PoolTimeout):
             connect(self._url(), schema=self._schema()).close()  # raises, if it is the server
             raise DatabaseUnavailable(
-                f"all {MAX_CONNECTIONS} connections of this app were in use for {WAIT_SECONDS:g} s"
+                f"all {self._max_connections} connections of this app were in use for "
+                f"{self._wait_seconds:g} s"
             ) from error
 
 

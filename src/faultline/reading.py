@@ -5,6 +5,7 @@ Answers are dictionaries with the view's column names, so that what SQL shows, P
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -35,11 +36,20 @@ class Reading:
         state: str | None = None,
         queue: str | None = None,
         task: str | None = None,
+        before: UUID | None = None,
         limit: int = 20,
     ) -> list[Record]:
-        """The newest jobs that match, without payloads, results and errors."""
-        which, given = self._matching(state, queue, task)
-        rest = f"{which} order by id desc limit %s"
+        """The newest jobs that match, without payloads, results and errors; or the newest before
+        this one, so that a long list can be read page by page, from the primary keys."""
+        wanted = {"j.state": state, "j.queue": queue, "j.task": task}
+        clauses = [f"{column} = %s" for column, value in wanted.items() if value is not None]
+        given: list[Any] = [value for value in wanted.values() if value is not None]
+        source, walked = self._walked(state)
+        if before is not None:
+            clauses.append(f"{walked} < %s")
+            given.append(before)
+        which = f"where {' and '.join(clauses)}" if clauses else ""
+        rest = f"j {source} {which} order by {walked} desc limit %s"
         return self._select(conn, "jobs", rest, *given, limit, columns=_OVERVIEW)
 
     def job_ids(
@@ -74,9 +84,13 @@ class Reading:
         """How each attempt of one job ended, by token."""
         return self._select(conn, "attempts", "where job_id = %s order by fencing_token", job_id)
 
-    def leases(self, conn: Connection[Any]) -> list[Record]:
+    def leases(self, conn: Connection[Any], limit: int | None = None) -> list[Record]:
         """What runs now, the next to expire first."""
-        return self._select(conn, "leases", "order by expires_at")
+        return self._select(conn, "leases", "order by expires_at, job_id limit %s", limit)
+
+    def quarantined(self, conn: Connection[Any], limit: int | None = None) -> list[Record]:
+        """What is parked, the latest first."""
+        return self._select(conn, "quarantined", "order by at desc, job_id limit %s", limit)
 
     def workers(self, conn: Connection[Any]) -> list[Record]:
         """Who is there."""
@@ -86,9 +100,20 @@ class Reading:
         """What waits where."""
         return self._select(conn, "queues", "order by queue")
 
+    def depths(self, conn: Connection[Any]) -> list[Record]:
+        """What waits where, counted only so far."""
+        return self._select(conn, "depths", "order by queue")
+
     def refusals(self, conn: Connection[Any], job_id: UUID) -> list[Record]:
         """The stale writes of one job that were refused, oldest first."""
         return self._select(conn, "refusals", "where job_id = %s order by id", job_id)
+
+    def latest_refusals(
+        self, conn: Connection[Any], *, before: int | None = None, limit: int = 100
+    ) -> list[Record]:
+        """The stale writes of all jobs, the latest first; or the latest before this one."""
+        which, given = ("where id < %s", [before]) if before is not None else ("", [])
+        return self._select(conn, "refusals", f"{which} order by id desc limit %s", *given, limit)
 
     def guards(self, conn: Connection[Any]) -> list[Record]:
         """Which tables are guarded, who is exempt, and whether anything is left open."""
@@ -109,6 +134,28 @@ class Reading:
     def moves(self, conn: Connection[Any]) -> list[Record]:
         """Which verb may move a job from which state to which."""
         return self._select(conn, "moves", "order by from_state nulls first, to_state, verb")
+
+    def now(self, conn: Connection[Any]) -> datetime:
+        """By the database's clock, which is the one that counts."""
+        row = conn.execute("select clock_timestamp()").fetchone()
+        assert row is not None
+        moment: datetime = row[0]
+        return moment
+
+    def _walked(self, state: str | None) -> tuple[str, str]:
+        """Which rows lead to the jobs in this state, and the id by which they are walked.
+
+        The others, which may be all of the table, are then not looked at. Most have succeeded, so
+        for these the jobs themselves are walked.
+        """
+        if state in _PLACES:
+            source = f"join {self.schema}.pointers p on p.job_id = j.id"
+            return f"{source} and p.place = '{_PLACES[state]}'", "p.job_id"
+        if state in ("failed", "cancelled"):
+            source = f"join {self.schema}.attempts a on a.job_id = j.id and a.final"
+            last = f"a.fencing_token = j.fencing_token and a.outcome = '{state}'"
+            return f"{source} and {last}", "a.job_id"
+        return "", "j.id"
 
     def _matching(
         self, state: str | None, queue: str | None, task: str | None
@@ -148,8 +195,12 @@ _PLACES = {
 }
 
 # The view's columns without those that may be a megabyte a job.
-_OVERVIEW = (
-    "id, state, queue, priority, task, lease_owner, lease_expires_at, fencing_token, next_run_at, "
-    "attempts, crashes, snoozes, max_attempts, max_crashes, created_at, finished_at, "
-    "quarantine_reason, cancel_reason, producer"
+_OVERVIEW = ", ".join(
+    f"j.{column}"
+    for column in (
+        *("id", "state", "queue", "priority", "task", "lease_owner", "lease_expires_at"),
+        *("fencing_token", "next_run_at", "attempts", "crashes", "snoozes", "max_attempts"),
+        *("max_crashes", "created_at", "finished_at", "quarantine_reason", "cancel_reason"),
+        "producer",
+    )
 )

@@ -16,6 +16,7 @@ import typer
 
 from faultline import __version__
 from faultline.cli import (
+    api,
     db,
     dev,
     doctor,
@@ -23,6 +24,7 @@ from faultline.cli import (
     enqueue,
     epoch,
     guard,
+    inspector,
     jobs,
     migrate,
     queues,
@@ -50,6 +52,8 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(queues.app, name="queues")
 app.command()(workers.workers)
 app.add_typer(guard.app, name="guard")
+app.command()(api.api)
+app.add_typer(inspector.app, name="inspector")
 app.command()(reconcile.reconcile)
 app.add_typer(retention.app, name="retention")
 app.command()(doctor.doctor)

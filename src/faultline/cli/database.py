@@ -33,10 +33,7 @@ class Installation:
 
     def now(self) -> datetime:
         """By the database's clock, which is the one that counts."""
-        row = self.conn.execute("select clock_timestamp()").fetchone()
-        assert row is not None
-        moment: datetime = row[0]
-        return moment
+        return self.reading.now(self.conn)
 
 
 def open_database(settings: Settings) -> Connection[TupleRow]:

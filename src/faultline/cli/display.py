@@ -18,7 +18,7 @@ from uuid import UUID
 
 import typer
 
-from faultline.log import printable, wants_colours
+from faultline.log import duration, printable, wants_colours
 
 NOTHING = 3  # the exit status for: nothing matched, or not running
 
@@ -48,7 +48,6 @@ _CODES = {
 }
 
 _ID_WIDTH = 36
-_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +109,6 @@ def text(value: object) -> str:
 def moment(at: datetime) -> str:
     """In UTC, to the second."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def duration(seconds: float | Decimal | None) -> str:
-    """How long, with one unit: 0.25 s, 12 s, 3 min, 5 h, 2 d."""
-    if seconds is None:
-        return ""
-    value = abs(float(seconds))
-    for size, unit in _UNITS:
-        if value >= size:
-            return f"{value / size:.0f} {unit}"
-    return f"{value:.0f} s" if value >= 10 else f"{value:.2g} s"
 
 
 def ago(at: datetime | None, now: datetime) -> str:

@@ -13,9 +13,10 @@ import typer
 
 from faultline.cli import options
 from faultline.cli.database import Installation, installation
-from faultline.cli.display import NOTHING, duration, print_json
-from faultline.cli.jobs.story import error_line
+from faultline.cli.display import NOTHING, print_json
+from faultline.log import duration
 from faultline.states import FINAL, State
+from faultline.story import error_line
 
 if TYPE_CHECKING:
     from faultline.jobs import Status

@@ -14,6 +14,8 @@ ORDER = (
     "queues",
     "workers",
     "guard",
+    "api",
+    "inspector",
     "reconcile",
     "retention",
     "doctor",

@@ -7,7 +7,8 @@ from typing import Any
 
 from faultline.cli import options
 from faultline.cli.database import installation
-from faultline.cli.display import Column, duration, nothing, print_json, print_table
+from faultline.cli.display import Column, nothing, print_json, print_table
+from faultline.log import duration
 
 # A worker says that it is alive every few seconds; after so long something is wrong with it.
 SILENT_SECONDS = 60.0

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from faultline import __version__
-from faultline.cli.display import duration
 from faultline.cli.doctor.finding import Finding, Probe
+from faultline.log import duration
 
 if TYPE_CHECKING:
     from psycopg import Connection

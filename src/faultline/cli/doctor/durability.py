@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from faultline import conditions
 from faultline.cli.display import plural
 from faultline.cli.doctor.finding import Finding, Probe
 
 _SETTINGS = """
 select pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes'),
        current_setting('synchronous_commit'), current_setting('synchronous_standby_names')"""
-
-# Who may not see more than that a standby is there gets NULL for its sync_state.
-_STANDBYS = """
-select count(*), count(*) filter (where sync_state in ('sync', 'quorum')),
-       count(*) filter (where sync_state is null)
-  from pg_stat_replication"""
 
 
 def durability(probe: Probe) -> Finding:
@@ -52,15 +47,15 @@ def replication(probe: Probe) -> Finding:
             "this server is a standby and accepts no writes",
             "connect to the primary: add target_session_attrs=read-write and all hosts to the URL",
         )
-    standbys, synchronous, unseen = probe.row(_STANDBYS)
+    standbys = conditions.standbys(probe.conn)
     if not names:
-        if not standbys:
+        if not standbys.count:
             return Finding("replication", "ok", "no standby: this server is the only copy")
         return Finding(
             "replication",
             "warn",
-            f"{plural(standbys, 'standby server')}, asynchronous: a failover may lose the last "
-            "acknowledged jobs and completions; those jobs run again, under higher tokens",
+            f"{plural(standbys.count, 'standby server')}, asynchronous: a failover may lose the "
+            "last acknowledged jobs and completions; those jobs run again, under higher tokens",
             "set synchronous_standby_names, if that matters to you",
         )
     if commit in ("local", "off"):
@@ -71,7 +66,7 @@ def replication(probe: Probe) -> Finding:
             "lose acknowledged completions",
             f"alter role {probe.user} set synchronous_commit = on",
         )
-    if not synchronous and not unseen:
+    if not standbys.synchronous and not standbys.unseen:
         return Finding(
             "replication",
             "problem",

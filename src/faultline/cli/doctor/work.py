@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from faultline.cli.display import duration, plural, text
+from faultline.cli.display import plural, text
 from faultline.cli.doctor.finding import Finding, Probe
 from faultline.cli.workers import is_silent
+from faultline.log import duration
 
 _CLOCK_SECONDS = 5.0
 _NAMED = 3

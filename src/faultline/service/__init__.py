@@ -1,0 +1,93 @@
+"""The service: jobs over HTTP, and a look at leases, workers, refusals and risk.
+
+    from faultline.service import service
+
+    web.mount("/faultline", service(app, token=settings.faultline_token))
+
+`faultline api` and `faultline inspector serve` run the same. Needs the extra `api` (FastAPI).
+
+    jobs         enqueue, look, list, retry, cancel, depth, health
+    inspector    leases, workers, risk, refusals, timelines, throughput, the stream of changes
+    orders       what was asked for, as verbs
+    access       in which role, on which connection
+    risk         what endangers leases, scored (pure); observing: what it is scored from
+    watch        one look a second for all who watch
+    tokens       who may call; requests, problem: what is common to all answers
+
+Nothing here decides about a job: it calls the verbs and reads the views, as anybody may.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Security
+from fastapi.security import HTTPBearer
+
+from faultline import __version__
+from faultline.service import inspector, jobs
+from faultline.service.access import Access
+from faultline.service.health import Health
+from faultline.service.problem import install
+from faultline.service.requests import Bounded, Recorded
+from faultline.service.risk import Limits
+from faultline.service.tokens import Doorkeeper, Tokens
+from faultline.service.watch import Watch
+
+if TYPE_CHECKING:
+    from faultline.app import App
+
+MAX_BODY_BYTES = 8 << 20
+
+_DESCRIPTION = """Jobs over HTTP: enqueue them once, follow them, and see what endangers their
+leases. Errors are problem bodies (RFC 9457) whose `detail` says what to do."""
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    description="FAULTLINE_API_TOKEN; FAULTLINE_API_READ_TOKEN is enough for GET. Not needed on "
+    "loopback where neither is set.",
+)
+
+
+def service(
+    app: App,
+    *,
+    token: str | None = None,
+    read_token: str | None = None,
+    trust: bool = False,
+    enqueue: bool = True,
+    change: bool = True,
+    limits: Limits | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> FastAPI:
+    """An ASGI application on the app's database: to be served, or mounted in one of yours.
+
+    Without a token it answers requests from this machine only. `trust`: the application around it
+    has judged who may call. `enqueue`: with POST /jobs; `change`: with retry and cancel. `limits`:
+    from when on something counts for the risk.
+    """
+    web = FastAPI(
+        title="Faultline",
+        version=__version__,
+        description=_DESCRIPTION,
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+    )
+    web.state.access = Access(app)
+    web.state.health = Health(app)
+    web.state.limits = limits or Limits()
+    web.state.watch = Watch(web.state.access, web.state.limits)
+    install(web)
+    web.include_router(jobs.health)
+    guarded: dict[str, Any] = {"dependencies": [Security(_bearer)]}
+    if enqueue:
+        web.include_router(jobs.writing, **guarded)
+    if change:
+        web.include_router(jobs.changing, **guarded)
+    web.include_router(jobs.reading, **guarded)
+    web.include_router(inspector.router, **guarded)
+    # The last one added is the outermost.
+    web.add_middleware(Bounded, max_bytes=max_body_bytes)
+    web.add_middleware(Doorkeeper, tokens=Tokens(token, read_token), trust=trust)
+    web.add_middleware(Recorded)
+    return web

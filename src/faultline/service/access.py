@@ -1,0 +1,105 @@
+"""The service's way to the database: for each request a transaction in the least role that will do.
+
+    read      as reader, read only, for at most so many seconds
+    act       as producer or operator, one verb
+    server    as whoever logged in, read only: what the server says of itself
+
+The role is set for the transaction and not for the session, so that it does not leak through a
+pooler. An installation without roles (`migrate --no-roles`) has only the user who logged in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from uuid import UUID
+
+from psycopg import Connection, errors
+
+from faultline.call import Call
+from faultline.errors import NotPermitted
+from faultline.producer import Producer
+from faultline.reading import Reading
+
+if TYPE_CHECKING:
+    from faultline.app import App
+
+T = TypeVar("T")
+Role = Literal["reader", "producer", "operator"]
+
+MAX_CONNECTIONS = 8
+WAIT_SECONDS = 3.0  # for a connection; whoever asks over HTTP will not wait for long
+STATEMENT_SECONDS = 10
+
+# With JIT, the views of many joins take longer to compile than to read.
+_SETTINGS = """
+select set_config('jit', 'off', true), set_config('statement_timeout', %s, true),
+       set_config('transaction_read_only', %s, true),
+       case when to_regrole(%s) is not null then set_config('role', %s, true) end"""
+
+
+class Access:
+    """One installation, for the requests of one service."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self._producer = Producer(
+            lambda: app.url,
+            lambda: app.schema,
+            max_connections=MAX_CONNECTIONS,
+            wait_seconds=WAIT_SECONDS,
+        )
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The views of the installation."""
+        return Reading(self.app.schema)
+
+    @property
+    def producer(self) -> Producer:
+        """Its verbs, and ids for new jobs."""
+        return self._producer
+
+    def read(self, question: Callable[[Reading, Connection[Any]], T]) -> T:
+        """Ask the views."""
+        reading = self.reading
+        return self._producer.run(
+            _InRole("reader", self.app.schema, lambda conn: question(reading, conn))
+        )
+
+    def act(self, role: Role, call: Call[T]) -> T:
+        """Carry out one verb."""
+        return self._producer.run(_InRole(role, self.app.schema, call.run))
+
+    def server(self, question: Callable[[Connection[Any]], T]) -> T:
+        """Ask the server about itself: what may be seen there is a right of the login."""
+        return self._producer.run(_InRole(None, self.app.schema, question))
+
+    def new_id(self) -> UUID:
+        """An id for a job."""
+        return self._producer.new_id()
+
+    def close(self) -> None:
+        """Let go of the connections; the next request opens new ones."""
+        self._producer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _InRole(Generic[T]):
+    """Something to run in a transaction of its own, in a role."""
+
+    role: Role | None
+    schema: str
+    what: Callable[[Connection[Any]], T]
+
+    def run(self, conn: Connection[Any]) -> T:
+        name = f"{self.schema}_{self.role}" if self.role else ""
+        read_only = "off" if self.role in ("producer", "operator") else "on"
+        with conn.transaction():
+            try:
+                conn.execute(_SETTINGS, (f"{STATEMENT_SECONDS}s", read_only, name, name))
+            except errors.InsufficientPrivilege as error:
+                raise NotPermitted(conn.info.user, "", self.schema, [name]) from error
+            return self.what(conn)

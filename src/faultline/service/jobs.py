@@ -1,0 +1,218 @@
+"""Routes of a producer: enqueue, look, list, retry, cancel, how much waits, is all well.
+
+Thin: a request becomes one verb or one question, its answer one body.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response, status
+from fastapi.responses import JSONResponse
+
+from faultline import __version__
+from faultline.errors import JobNotFound
+from faultline.script import SCHEMA_VERSION
+from faultline.service import models
+from faultline.service.access import Access
+from faultline.service.health import Health
+from faultline.service.orders import enqueue_all, enqueue_one
+from faultline.service.problem import Problem, invalid_fields
+from faultline.states import State
+
+MAX_PAGE = 500
+ID_EXAMPLE = "01980f2e-6c1b-7c3a-9d55-0b6f5b1e7a42"
+
+health = APIRouter(tags=["health"])
+reading = APIRouter(tags=["jobs"])
+writing = APIRouter(tags=["jobs"])
+changing = APIRouter(tags=["jobs"])
+
+
+async def _access(request: Request) -> Access:
+    access: Access = request.app.state.access
+    return access
+
+
+Here = Annotated[Access, Depends(_access)]
+
+
+def said(status_code: int, what: str) -> dict[int | str, dict[str, Any]]:
+    """A problem that a route may answer with, for OpenAPI."""
+    example = {"type": "faultline:…", "title": "…", "status": status_code, "detail": what}
+    return {
+        status_code: {
+            "description": what,
+            "content": {"application/problem+json": {"example": example}},
+        }
+    }
+
+
+@health.head("/health", include_in_schema=False)
+@health.get(
+    "/health",
+    responses=said(503, "the database is away, or its schema does not fit; detail says why"),
+)
+def get_health(request: Request) -> models.Health:
+    """Whether jobs can be taken: the database answers and its schema fits. Needs no token."""
+    here: Health = request.app.state.health
+    here.check()
+    return models.Health(status="ok", version=__version__, schema_version=SCHEMA_VERSION)
+
+
+@writing.post(
+    "/jobs",
+    status_code=status.HTTP_201_CREATED,
+    responses={
+        200: {"description": "The key was used before: the first job.", "model": models.Accepted},
+        **said(409, "the key was used with another payload; nothing was enqueued"),
+        **said(413, "the payload is too large"),
+        **said(422, "a field is wrong; `errors` says which"),
+    },
+)
+def post_job(
+    job: models.NewJob,
+    here: Here,
+    request: Request,
+    response: Response,
+    idempotency_key: Annotated[
+        str | None, Header(max_length=257, description="As the field idempotency_key.")
+    ] = None,
+) -> models.Accepted:
+    """Enqueue one job. Send a key, and send it again until there is an answer: it is one job."""
+    if idempotency_key is not None:
+        job = _with_key(job, idempotency_key)
+    job_id, created = enqueue_one(here, job)
+    response.headers["Location"] = f"{request.scope.get('root_path', '')}/jobs/{job_id}"
+    if not created:
+        response.status_code = status.HTTP_200_OK
+    return models.Accepted(id=job_id, created=created)
+
+
+@writing.post(
+    "/jobs/batch",
+    status_code=status.HTTP_201_CREATED,
+    responses={
+        200: {"description": "All keys were used before.", "model": models.AcceptedBatch},
+        **said(409, "a key was used with another payload; nothing was enqueued"),
+        **said(422, "a field is wrong; `errors` says which, as in jobs.3.queue"),
+    },
+)
+def post_batch(
+    batch: models.Batch,
+    here: Here,
+    response: Response,
+    idempotency_key: Annotated[str | None, Header(include_in_schema=False)] = None,
+) -> models.AcceptedBatch:
+    """Enqueue many jobs, all or none. Each may have an idempotency_key of its own."""
+    if idempotency_key is not None:
+        raise _wrong_key("header", "names one job: give each job of a batch its own, as a field")
+    accepted = enqueue_all(here, batch.jobs)
+    if not any(created for _, created in accepted):
+        response.status_code = status.HTTP_200_OK
+    return models.AcceptedBatch(
+        jobs=[models.Accepted(id=job_id, created=created) for job_id, created in accepted]
+    )
+
+
+@reading.get("/jobs", response_model=models.Jobs)
+def get_jobs(
+    here: Here,
+    state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
+    queue: Annotated[str | None, Query(max_length=128, description="Only of this queue.")] = None,
+    task: Annotated[str | None, Query(max_length=255, description="Only of this task.")] = None,
+    cursor: Annotated[UUID | None, Query(description="next_cursor of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
+) -> JSONResponse:
+    """Jobs, the newest first, page by page. Nothing is counted, and nothing is skipped or shown
+    twice when jobs come and go between two pages."""
+    rows = here.read(
+        lambda reading, conn: reading.jobs(
+            conn, state=state, queue=queue, task=task, before=cursor, limit=limit + 1
+        )
+    )
+    page = [models.Overview(**row) for row in rows[:limit]]
+    following = page[-1].id if len(rows) > limit else None
+    return shown(models.Jobs(jobs=page, next_cursor=following))
+
+
+@reading.get(
+    "/jobs/{job_id}", response_model=models.Job, responses=said(404, "there is no such job")
+)
+def get_job(job_id: UUID, here: Here) -> JSONResponse:
+    """One job: where it stands, its payload, its result or error."""
+    row = here.read(lambda reading, conn: reading.job(conn, job_id))
+    if row is None:
+        raise JobNotFound(job_id)
+    return shown(models.Job(**row))
+
+
+@reading.get("/queue/depth", response_model=models.Depths, tags=["queues"])
+def get_depth(here: Here) -> JSONResponse:
+    """How much waits where. Counts no further than 10,000 jobs of a queue and priority, so that it
+    can be asked every second; `capped` says that there are more."""
+    rows = here.read(lambda reading, conn: reading.depths(conn))
+    sums = {
+        name: sum(row[name] for row in rows)
+        for name in ("queued", "running", "scheduled", "quarantined")
+    }
+    queues = [models.Depth(**row) for row in rows]
+    return shown(models.Depths(queues=queues, capped=any(q.capped for q in queues), **sums))
+
+
+@changing.post(
+    "/jobs/{job_id}/retry",
+    responses={
+        **said(404, "there is no such job"),
+        **said(409, "the job is neither scheduled, failed nor quarantined"),
+    },
+)
+def post_retry(job_id: UUID, here: Here) -> models.Changed:
+    """Try a job again, now: a scheduled one is due, a failed or quarantined one is requeued."""
+    verbs = here.producer.verbs
+    if job_id in here.act("operator", verbs.retry([job_id])):
+        return models.Changed(id=job_id, outcome="due")
+    if job_id in here.act("operator", verbs.requeue([job_id], "retried over HTTP")):
+        return models.Changed(id=job_id, outcome="requeued")
+    found = here.act("operator", verbs.status(job_id))
+    if found is None:
+        raise JobNotFound(job_id)
+    raise Problem(
+        409,
+        "wrong_state",
+        f"job {job_id} is {found.state}: retry is for jobs that are scheduled, failed or "
+        "quarantined",
+        job_id=str(job_id),
+        state=found.state,
+    )
+
+
+@changing.post("/jobs/{job_id}/cancel", responses=said(404, "there is no such job"))
+def post_cancel(
+    job_id: UUID, here: Here, body: Annotated[models.Reason | None, Body()] = None
+) -> models.Changed:
+    """End a waiting job, or ask a running one to stop. Again is harmless."""
+    reason = body.reason if body is not None else None
+    for job in here.act("operator", here.producer.verbs.cancel([job_id], reason)):
+        return models.Changed(id=job_id, outcome=job.verdict)
+    raise JobNotFound(job_id)
+
+
+def shown(body: Any) -> JSONResponse:
+    """The body, written once: what comes from our own views need not be checked again."""
+    return JSONResponse(body.model_dump(mode="json"))
+
+
+def _with_key(job: models.NewJob, header: str) -> models.NewJob:
+    """The header's key; the IETF's draft has it in quotes."""
+    key = header[1:-1] if header[:1] == header[-1:] == '"' and len(header) > 1 else header
+    if not 1 <= len(key) <= 255:
+        raise _wrong_key("header", "has 1 to 255 characters")
+    if job.idempotency_key not in (None, key):
+        raise _wrong_key("header", "is not the same as the field idempotency_key: send one")
+    return job.model_copy(update={"idempotency_key": key})
+
+
+def _wrong_key(where: str, message: str) -> Problem:
+    return invalid_fields([{"field": "idempotency-key", "in": where, "message": message}])

@@ -1,0 +1,76 @@
+"""Jobs that were asked for over HTTP, as verbs: the task's own defaults and checks apply, if the
+app has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from faultline.call import Call, together
+from faultline.enqueueing import Groups, verb_options
+from faultline.errors import InvalidArgument
+from faultline.retry import Backoff
+from faultline.service.access import Access
+from faultline.service.models import NewJob
+from faultline.service.problem import invalid_fields
+
+Outcome = tuple[UUID, bool]
+"""The job in force, and whether it is new."""
+
+
+def enqueue_one(here: Access, job: NewJob) -> Outcome:
+    """Accept one job."""
+    payload, options = _order(here, job)
+    # The id is made once, so that a call which is sent again, because its answer was lost, finds
+    # the job that it made and says that it is new.
+    job_id = here.new_id()
+    call = here.producer.verbs.enqueue(job.task, payload, job_id=job_id, **verb_options(options))
+    accepted = here.act("producer", call)
+    return accepted, accepted == job_id
+
+
+def enqueue_all(here: Access, jobs: Sequence[NewJob]) -> list[Outcome]:
+    """Accept many jobs, all or none, in as few calls as there are tasks and options."""
+    tasks: dict[str, Groups] = {}
+    for number, job in enumerate(jobs):
+        try:
+            payload, options = _order(here, job)
+        except InvalidArgument as error:
+            wrong = {"field": f"jobs.{number}", "in": "body", "message": str(error)}
+            raise invalid_fields([wrong]) from error
+        group = tasks.setdefault(job.task, Groups()).of(options)
+        group.add(number, payload, options.get("idempotency_key"))
+    calls: list[Call[list[UUID]]] = []
+    numbers: list[int] = []
+    sent: list[UUID] = []
+    for task, groups in tasks.items():
+        for group in groups.values():
+            ids = [here.new_id() for _ in group.numbers]
+            keys = group.keys if any(group.keys) else None
+            calls.append(
+                here.producer.verbs.enqueue_many(
+                    task, ids, group.payloads, idempotency_keys=keys, **group.options
+                )
+            )
+            numbers += group.numbers
+            sent += ids
+    accepted = [job_id for ids in here.act("producer", together(calls)) for job_id in ids]
+    found = {
+        number: (job_id, job_id == own)
+        for number, job_id, own in zip(numbers, accepted, sent, strict=True)
+    }
+    return [found[number] for number in range(len(jobs))]
+
+
+def _order(here: Access, job: NewJob) -> tuple[Any, dict[str, Any]]:
+    """The payload and the options in force, or InvalidArgument."""
+    options = job.model_dump(exclude={"task", "payload"}, exclude_none=True)
+    base = options.pop("backoff_seconds", None)
+    cap = options.pop("backoff_cap_seconds", None)
+    if base is not None or cap is not None:
+        usual = Backoff()
+        options["retry"] = Backoff(
+            usual.base if base is None else base, usual.cap if cap is None else cap
+        )
+    return here.app._order(job.task, job.payload, options)

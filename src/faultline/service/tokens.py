@@ -1,0 +1,170 @@
+"""Who may call: a bearer of a token, or, where none is set, this machine only.
+
+    FAULTLINE_API_TOKEN         may do everything
+    FAULTLINE_API_READ_TOKEN    may only ask (GET, HEAD)
+
+Judged before anything of the body is read. Without a token a request has to come from loopback, to
+a loopback name, and not from another site's page: a browser on this machine would carry those here.
+`/health` is open to everybody, for load balancers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from faultline.errors import InvalidArgument
+from faultline.service.problem import Problem
+
+MIN_TOKEN_CHARACTERS = 16
+MAX_FAILURES = 10
+WINDOW_SECONDS = 60.0
+MAX_ADDRESSES = 10_000
+READING = ("GET", "HEAD")
+
+
+class Tokens:
+    """The two tokens; either may be missing."""
+
+    def __init__(self, token: str | None = None, read_token: str | None = None) -> None:
+        for name, given in (("token", token), ("read token", read_token)):
+            if given is not None and len(given) < MIN_TOKEN_CHARACTERS:
+                raise InvalidArgument(
+                    f"the {name} of the API is shorter than {MIN_TOKEN_CHARACTERS} characters: "
+                    'make one with python -c "import secrets; print(secrets.token_urlsafe(32))"'
+                )
+        if token is not None and token == read_token:
+            raise InvalidArgument(
+                "FAULTLINE_API_TOKEN and FAULTLINE_API_READ_TOKEN are the same: whoever may read "
+                "could write too; give them two"
+            )
+        self._token = _digest(token)
+        self._read_token = _digest(read_token)
+
+    def __bool__(self) -> bool:
+        return self._token is not None or self._read_token is not None
+
+    def __repr__(self) -> str:
+        return f"Tokens({'set' if self else 'none'})"
+
+    def judge(self, given: str) -> tuple[bool, bool]:
+        """Whether the bearer may read, and whether it may write. Takes as long for any text."""
+        digest = _digest(given) or b""
+        writes = hmac.compare_digest(digest, self._token or b"")
+        reads = hmac.compare_digest(digest, self._read_token or b"")
+        return reads or writes, writes
+
+
+class Failures:
+    """How often each address has presented a wrong token lately; bounded in every way."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def wait_seconds(self, address: str) -> float:
+        """For how long nothing more is taken from there; 0 if it may go on."""
+        count, since = self._counts.get(address, (0, 0.0))
+        left = since + WINDOW_SECONDS - self._clock()
+        return left if count >= MAX_FAILURES and left > 0 else 0.0
+
+    def add(self, address: str) -> None:
+        """Another one."""
+        count, since = self._counts.pop(address, (0, 0.0))
+        now = self._clock()
+        fresh = now - since > WINDOW_SECONDS
+        self._counts[address] = (1, now) if fresh else (count + 1, since)
+        if len(self._counts) > MAX_ADDRESSES:
+            self._counts.popitem(last=False)
+
+
+class Doorkeeper:
+    """ASGI middleware: lets a request in, or answers it."""
+
+    def __init__(self, app: ASGIApp, tokens: Tokens, *, trust: bool = False) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._trust = trust
+        self._failures = Failures()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "http" and not self._trust:
+            try:
+                self._judge(scope)
+            except Problem as problem:
+                await problem.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _judge(self, scope: Scope) -> None:
+        path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
+        if path == "/health" and scope["method"] in READING:
+            return
+        headers = Headers(scope=scope)
+        if not self._tokens:
+            _require_loopback(scope, headers)
+            return
+        address = scope["client"][0] if scope.get("client") else ""
+        if seconds := self._failures.wait_seconds(address):
+            raise Problem(
+                429,
+                "too_many_wrong_tokens",
+                f"too many wrong tokens came from this address: wait for {seconds:.0f} s",
+                headers={"Retry-After": f"{seconds:.0f}"},
+            )
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not given:
+            raise _unauthorised("send a token, as Authorization: Bearer …")
+        reads, writes = self._tokens.judge(given.strip())
+        if not reads:
+            self._failures.add(address)
+            raise _unauthorised("this is not a token of this service: check FAULTLINE_API_TOKEN")
+        if not writes and scope["method"] not in READING:
+            raise Problem(
+                403, "read_only_token", "this token may only read: use FAULTLINE_API_TOKEN"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach this address or name."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _require_loopback(scope: Scope, headers: Headers) -> None:
+    client = scope["client"][0] if scope.get("client") else ""
+    name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    if not (is_loopback(client) and is_loopback(name)):
+        raise Problem(
+            403,
+            "no_token_is_set",
+            "without FAULTLINE_API_TOKEN the service answers this machine only: set it, and send "
+            "it as Authorization: Bearer …",
+        )
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        raise Problem(
+            403, "another_site", "a page of another site may not call this service: set a token"
+        )
+
+
+def _unauthorised(detail: str) -> Problem:
+    return Problem(401, "unauthorised", detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+def _digest(text: str | None) -> bytes | None:
+    """Of one length, so that comparing says nothing about the length."""
+    return None if text is None else hashlib.sha256(text.encode("utf-8", "replace")).digest()

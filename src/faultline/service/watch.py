@@ -1,0 +1,237 @@
+"""One look a second at the installation, for all who watch: the stream of changes, and rates.
+
+A thread looks while somebody watches or has asked for rates within the last minute, and only then.
+What has changed is handed to every seat. A seat keeps the newest of each kind and no more, so that
+a slow reader misses what was in between and never what is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import BaseModel
+
+from faultline import conditions
+from faultline.conditions import Counters
+from faultline.service import inspections
+from faultline.service.access import Access
+from faultline.service.models import Depth
+from faultline.service.observing import observe
+from faultline.service.problem import Problem, problem_of
+from faultline.service.risk import Limits, assess
+
+LOOK_SECONDS = 1.0
+IDLE_SECONDS = 60.0
+QUIET_SECONDS = 15.0  # after which a stream says that it is still there
+MAX_SAMPLES = 600
+MAX_SEATS = 100
+MAX_ROWS = 200
+_VOLATILE = {"remaining_seconds", "silent_seconds", "seen_at", "seconds", "details"}
+
+log = logging.getLogger("faultline.service")
+
+
+class Seat:
+    """One who watches: what is new for it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._something = asyncio.Event()
+        self._news: dict[str, str] = {}
+        self._refusals: deque[tuple[int, str]] = deque(maxlen=MAX_ROWS)
+
+    def tell(self, news: dict[str, str], refusals: list[tuple[int, str]]) -> None:
+        """From the watching thread; an event loop that has ended is left alone."""
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._take, news, refusals)
+
+    def _take(self, news: dict[str, str], refusals: list[tuple[int, str]]) -> None:
+        self._news.update(news)
+        self._refusals.extend(refusals)
+        self._something.set()
+
+    async def read(self) -> str:
+        """What is new, as server-sent events; a comment after a while without."""
+        try:
+            await asyncio.wait_for(self._something.wait(), QUIET_SECONDS)
+        except TimeoutError:
+            return ": still here\n\n"
+        self._something.clear()
+        news, self._news = self._news, {}
+        refusals, self._refusals = self._refusals, deque(maxlen=MAX_ROWS)
+        told = [f"id: {number}\nevent: refusal\ndata: {data}\n\n" for number, data in refusals]
+        return "".join(
+            [*told, *(f"event: {kind}\ndata: {data}\n\n" for kind, data in news.items())]
+        )
+
+
+class Watch:
+    """What is seen, and who watches."""
+
+    def __init__(self, access: Access, limits: Limits) -> None:
+        self._access = access
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._seats: set[Seat] = set()
+        self._samples: deque[Counters] = deque(maxlen=MAX_SAMPLES)
+        self._told: dict[str, tuple[Any, str]] = {}  # kind → what matters of it, and all of it
+        self._refusals: list[tuple[int, str]] = []
+        self._looked = False  # before, every refusal would seem new
+        self._wanted_until = 0.0
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    def rates(self, seconds: float) -> inspections.Throughput:
+        """Of about so many last seconds."""
+        self._want()
+        with self._lock:
+            samples = list(self._samples)
+        last = samples[-1] if samples else None
+        first = next((s for s in samples if last and last.at - s.at <= seconds), None)
+        if first is None or last is None or last.at <= first.at:
+            return inspections.Throughput(seconds=0, per_second=None)
+        took = last.at - first.at
+        then, now = asdict(first), asdict(last)
+        # A partition that was dropped, or statistics begun anew, would count backwards.
+        rates = {k: max(0.0, (now[k] - then[k]) / took) for k in then if k != "at"}
+        return inspections.Throughput(seconds=took, per_second=inspections.Rates(**rates))
+
+    async def stream(self, after: int | None = None) -> AsyncIterator[str]:
+        """Server-sent events, from what is the case now on; refusals from this one on."""
+        seat = self._sit(after)
+        try:
+            yield "retry: 2000\n\n"
+            while not self._ended.is_set():
+                yield await seat.read()
+        finally:
+            with self._lock:
+                self._seats.discard(seat)
+
+    def close(self) -> None:
+        """End the streams and the looking."""
+        self._ended.set()
+        with self._lock:
+            seats = list(self._seats)
+        for seat in seats:
+            seat.tell({}, [])
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────
+
+    def _sit(self, after: int | None) -> Seat:
+        seat = Seat()
+        with self._lock:
+            if len(self._seats) >= MAX_SEATS:
+                raise Problem(
+                    503, "too_many_streams", f"{MAX_SEATS} streams are open: close some, or poll"
+                )
+            fresh = self._thread is not None and self._thread.is_alive()
+            self._seats.add(seat)
+            news = {kind: data for kind, (_, data) in self._told.items()} if fresh else {}
+            missed = [told for told in self._refusals if after is not None and told[0] > after]
+        if news or missed:
+            seat.tell(news, missed)
+        self._want()
+        return seat
+
+    def _want(self) -> None:
+        with self._lock:
+            self._wanted_until = time.monotonic() + IDLE_SECONDS
+            if not self._ended.is_set() and (self._thread is None or not self._thread.is_alive()):
+                self._samples.clear()
+                self._told.clear()
+                self._looked = False
+                self._thread = threading.Thread(
+                    target=self._look_on, name="faultline-watch", daemon=True
+                )
+                self._thread.start()
+
+    def _look_on(self) -> None:
+        while not self._ended.is_set():
+            with self._lock:
+                if not self._seats and time.monotonic() > self._wanted_until:
+                    self._thread = None
+                    return
+            try:
+                self._look()
+            except Exception as error:  # whatever it is: others are watching
+                self._say_trouble(error)
+            self._ended.wait(LOOK_SECONDS)
+
+    def _look(self) -> None:
+        sample = self._access.server(
+            lambda conn: conditions.counters(conn, self._access.app.schema)
+        )
+        depths, leases, workers, refusals = self._access.read(
+            lambda reading, conn: (
+                reading.depths(conn),
+                reading.leases(conn, MAX_ROWS + 1),
+                reading.workers(conn),
+                reading.latest_refusals(conn, limit=MAX_ROWS),
+            )
+        )
+        risk = assess(observe(self._access, self._limits), self._limits)
+        with self._lock:
+            self._samples.append(sample)
+        self._publish(
+            {
+                "queues": inspections.Queues(queues=[Depth(**row) for row in depths]),
+                "leases": inspections.Leases(
+                    leases=[inspections.Lease(**row) for row in leases[:MAX_ROWS]],
+                    more=len(leases) > MAX_ROWS,
+                ),
+                "workers": inspections.Workers(
+                    workers=[inspections.Worker(**row) for row in workers]
+                ),
+                "risk": inspections.Risk(**asdict(risk)),
+                "throughput": self.rates(IDLE_SECONDS),
+            },
+            [
+                (row["id"], inspections.Refusal(**row).model_dump_json())
+                for row in reversed(refusals)
+            ],
+        )
+
+    def _publish(self, seen: dict[str, BaseModel], refusals: list[tuple[int, str]]) -> None:
+        news = {}
+        with self._lock:
+            for kind, model in seen.items():
+                matters, data = _steady(model.model_dump(mode="json")), model.model_dump_json()
+                if self._told.get(kind, (None,))[0] != matters:
+                    self._told[kind] = (matters, data)
+                    news[kind] = data
+            known = {number for number, _ in self._refusals}
+            fresh = [told for told in refusals if told[0] not in known] if self._looked else []
+            self._refusals, self._looked = refusals, True
+            seats = list(self._seats)
+        for seat in seats:
+            if news or fresh:
+                seat.tell(news, fresh)
+
+    def _say_trouble(self, error: Exception) -> None:
+        problem = problem_of(error)
+        detail = problem.detail if problem else f"unexpected {type(error).__name__}"
+        log.warning("watching: %s", type(error).__name__)
+        self._publish({"trouble": _Trouble(detail=detail)}, self._refusals)
+
+
+class _Trouble(BaseModel):
+    """Nothing can be seen just now."""
+
+    detail: str
+
+
+def _steady(value: Any) -> Any:
+    """The value without what changes while nothing happens."""
+    if isinstance(value, dict):
+        return {k: _steady(v) for k, v in value.items() if k not in _VOLATILE}
+    if isinstance(value, list):
+        return [_steady(item) for item in value]
+    return value

@@ -1,0 +1,249 @@
+"""Who may call the service, as whom it acts in the database, and what it never writes down."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from faultline import App
+from faultline.call import Call
+from faultline.errors import InvalidArgument
+from faultline.service import service, tokens
+from faultline.service.access import Access, Role
+from faultline.service.tokens import Failures, Tokens, is_loopback
+from tests.command import CommandLine
+from tests.serving import READ_TOKEN, TOKEN, Client, Serving, served
+from tests.stage import Stage
+
+CHARGE = {"task": "charge", "payload": {"order_id": 7}}
+
+
+@pytest.fixture
+def guarded(stage: Stage) -> Iterator[Client]:
+    web = service(App(stage.url), token=TOKEN, read_token=READ_TOKEN)
+    with served(web) as client:
+        yield client
+
+
+# ── tokens ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_a_token_only_health_answers(guarded: Client) -> None:
+    assert guarded.get("/health").status == 200
+    for method, path in (("GET", "/jobs"), ("POST", "/jobs"), ("GET", "/openapi.json")):
+        answer = guarded(method, path)
+        answer.problem(401, "unauthorised")
+        assert answer.headers["www-authenticate"] == "Bearer"
+    guarded.get("/jobs", Authorization=f"Basic {TOKEN}").problem(401, "unauthorised")
+    guarded.get("/nothing/such").problem(401, "unauthorised")
+
+
+def test_the_read_token_asks_and_only_the_other_changes(stage: Stage, guarded: Client) -> None:
+    reader, writer = guarded.bearing(READ_TOKEN), guarded.bearing(TOKEN)
+    assert reader.get("/jobs").status == 200
+    for path in ("/jobs", "/jobs/batch", f"/jobs/{uuid4()}/cancel"):
+        reader.post(path, CHARGE).problem(403, "read_only_token")
+    assert stage.value("select count(*) from {schema}.job") == 0
+    assert writer.post("/jobs", CHARGE).status == 201
+    assert writer.get("/jobs").status == 200
+
+
+def test_an_address_that_keeps_guessing_is_not_heard_for_a_while(guarded: Client) -> None:
+    for n in range(tokens.MAX_FAILURES):
+        guarded.bearing(f"guess number {n}").get("/jobs").problem(401, "unauthorised")
+    answer = guarded.bearing("another guess").get("/jobs")
+    answer.problem(429, "too_many_wrong_tokens")
+    assert 1 <= int(answer.headers["retry-after"]) <= tokens.WINDOW_SECONDS
+    guarded.bearing(TOKEN).get("/jobs").problem(429, "too_many_wrong_tokens")
+    assert guarded.get("/health").status == 200
+
+
+def test_failures_are_forgotten_after_a_while_and_never_fill_the_memory() -> None:
+    now = 1000.0
+    failures = Failures(lambda: now)
+    for _ in range(tokens.MAX_FAILURES):
+        assert failures.wait_seconds("a") == 0
+        failures.add("a")
+    assert failures.wait_seconds("a") == tokens.WINDOW_SECONDS
+    assert failures.wait_seconds("b") == 0
+    now += tokens.WINDOW_SECONDS + 1
+    assert failures.wait_seconds("a") == 0
+    for n in range(tokens.MAX_ADDRESSES + 10):
+        failures.add(str(n))
+    assert len(failures._counts) == tokens.MAX_ADDRESSES
+
+
+def test_a_token_that_can_be_guessed_or_says_two_things_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="shorter than 16"):
+        Tokens("secret")
+    with pytest.raises(InvalidArgument, match="the same"):
+        Tokens(TOKEN, TOKEN)
+    assert TOKEN not in repr(Tokens(TOKEN))
+    assert Tokens(read_token=READ_TOKEN).judge(READ_TOKEN) == (True, False)
+    assert Tokens(TOKEN).judge("") == Tokens(TOKEN).judge("é" * 32) == (False, False)
+
+
+# ── without a token ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def open_service(stage: Stage) -> Iterator[Client]:
+    with served(service(App(stage.url))) as client:
+        yield client
+
+
+@pytest.mark.parametrize("host", ["evil.example", "192.0.2.7:8000", "", "127.0.0.1.evil.example"])
+def test_without_a_token_another_name_for_this_machine_is_refused(
+    open_service: Client, host: str
+) -> None:
+    """A page of another site can point its own name here."""
+    open_service.get("/jobs", Host=host).problem(403, "no_token_is_set")
+    assert open_service.get("/jobs", Host="localhost:8000").status == 200
+    assert open_service.get("/jobs", Host="[::1]:8000").status == 200
+
+
+def test_without_a_token_a_page_of_another_site_cannot_change_anything(
+    stage: Stage, open_service: Client
+) -> None:
+    job_id = stage.enqueue()
+    path = f"/jobs/{job_id}/cancel"
+    open_service.post(path, Origin="https://evil.example").problem(403, "another_site")
+    open_service.post(path, Origin="null").problem(403, "another_site")
+    assert stage.state(job_id) == "queued"
+    own = f"http://127.0.0.1:{open_service.port}"
+    assert open_service.post(path, Origin=own).status == 200
+
+
+def test_no_answer_lets_a_page_of_another_site_read_it(guarded: Client) -> None:
+    answer = guarded.bearing(TOKEN).get("/jobs", Origin="https://evil.example")
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    preflight = guarded("OPTIONS", "/jobs", Origin="https://evil.example")
+    assert preflight.status == 401
+
+
+def test_without_a_token_a_request_from_another_machine_is_refused(stage: Stage) -> None:
+    """This machine by an address that others could come from, too."""
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing; tells which address would be used
+        except OSError:
+            pytest.skip("this machine has no other address")
+        address = probe.getsockname()[0]
+    if is_loopback(address):
+        pytest.skip("this machine has no other address")
+    with served(service(App(stage.url)), host=address) as client:
+        client.get("/jobs", Host="localhost").problem(403, "no_token_is_set")
+        assert client.get("/health").status == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+@pytest.mark.parametrize("command", [("api",), ("inspector", "serve")], ids=" ".join)
+def test_it_does_not_listen_beyond_this_machine_without_a_token(
+    database: str, tmp_path: Path, host: str, command: tuple[str, ...]
+) -> None:
+    faultline = CommandLine(database, tmp_path)
+    faultline(*command, "--host", host, status=1)
+    assert faultline.said.startswith(f"faultline: listening on {host} lets others in: set ")
+    assert faultline.said.count("\n") == 1
+
+
+def test_trusted_it_leaves_the_judgement_to_the_application_around_it(stage: Stage) -> None:
+    with served(service(App(stage.url), token=TOKEN, trust=True)) as client:
+        assert client.get("/jobs", Host="shop.example").status == 200
+
+
+def test_mounted_in_an_application_it_is_guarded_there_too(stage: Stage) -> None:
+    from fastapi import FastAPI
+
+    web = FastAPI()
+    inner = service(App(stage.url), token=TOKEN)
+    web.mount("/queue", inner)
+    web.state.access = inner.state.access
+    with served(web) as client:
+        assert client.get("/queue/health").status == 200
+        client.get("/queue/jobs").problem(401, "unauthorised")
+        answer = client.bearing(TOKEN).post("/queue/jobs", CHARGE)
+        assert answer.status == 201
+        assert answer.headers["location"] == f"/queue/jobs/{answer.body['id']}"
+        assert client.bearing(TOKEN).get(answer.headers["location"]).status == 200
+
+
+# ── roles ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_request_has_the_least_role_that_will_do_and_leaves_none_behind(stage: Stage) -> None:
+    asked = "select current_user::text, current_setting('transaction_read_only')"
+    access = Access(App(stage.url))
+
+    def acting(role: Role) -> tuple[str, str]:
+        return access.act(role, Call("faultline", "ask", asked, (), lambda rows: rows[0]))
+
+    assert access.read(lambda _, conn: conn.execute(asked).fetchone()) == ("faultline_reader", "on")
+    assert acting("producer") == ("faultline_producer", "off")
+    assert acting("operator") == ("faultline_operator", "off")
+    own = stage.value("select current_user::text")
+    assert access.server(lambda conn: conn.execute(asked).fetchone()) == (own, "on")
+    access.close()
+
+
+def test_a_login_that_may_only_read_reads_and_is_told_the_grant_for_the_rest(
+    stage: Stage,
+) -> None:
+    job_id = stage.enqueue()
+    with stage.login("reader") as url, served(service(App(url))) as client:
+        assert client.get("/health").status == 200
+        assert client.get(f"/jobs/{job_id}").status == 200
+        assert client.get("/queue/depth").status == 200
+        problem = client.post("/jobs", CHARGE).problem(403, "not_permitted")
+        assert "GRANT faultline_producer TO" in problem["detail"]
+        problem = client.post(f"/jobs/{job_id}/cancel").problem(403, "not_permitted")
+        assert "GRANT faultline_operator TO" in problem["detail"]
+    assert stage.state(job_id) == "queued"
+
+
+def test_a_login_in_the_three_roles_is_enough_for_everything(stage: Stage) -> None:
+    with (
+        stage.login("reader", "producer", "operator") as url,
+        served(service(App(url))) as client,
+    ):
+        job_id = client.post("/jobs", CHARGE).body["id"]
+        assert client.get(f"/jobs/{job_id}").body["state"] == "queued"
+        assert client.post("/jobs/batch", {"jobs": [CHARGE]}).status == 201
+        assert client.post(f"/jobs/{job_id}/cancel").body["outcome"] == "cancelled"
+
+
+# ── what is written down ─────────────────────────────────────────────────────────────────────────
+
+CANARY = "canary-4242-4242-4242"
+
+
+def test_no_payload_token_or_key_is_ever_in_the_log(stage: Stage) -> None:
+    environment = {"FAULTLINE_API_TOKEN": TOKEN, "FAULTLINE_API_READ_TOKEN": READ_TOKEN}
+    with Serving(stage.url, **environment) as serving:
+        client = serving.client
+        secret = {"task": "charge", "payload": {"card": CANARY}, "headers": {"h": CANARY}}
+        job_id = client.post("/jobs", secret, Idempotency_Key=CANARY).body["id"]
+        client.post("/jobs", {**secret, "payload": {}}, Idempotency_Key=CANARY)
+        client.post("/jobs", {**secret, "queue": CANARY * 20})
+        client.post("/jobs", {**secret, CANARY: CANARY})
+        client.post("/jobs/batch", {"jobs": [secret, {**secret, "priority": CANARY}]})
+        client("POST", "/jobs", raw=b'{"task": "' + CANARY.encode())
+        client.get(f"/jobs/{CANARY}")
+        client.get(f"/jobs?queue={CANARY}&cursor={CANARY}")
+        client.get(f"/{CANARY}")
+        client.bearing(CANARY).get("/jobs")
+        client.post(f"/jobs/{job_id}/cancel", {"reason": CANARY})
+        # A bug, or what looks like one: the view is gone in the middle of it all.
+        stage.execute("alter view {schema}.jobs rename column payload to gone")
+        assert client.get(f"/jobs/{job_id}").status >= 500
+        serving.terminate()
+        assert serving.ended() == 0
+    assert serving.written.count("POST /jobs") >= 5
+    assert "GET /jobs/{job_id} 200" not in serving.written
+    for secret_text in (CANARY, TOKEN, READ_TOKEN):
+        assert secret_text not in serving.written
