@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from faultline import App
@@ -17,6 +19,7 @@ from faultline.service import service, tokens
 from faultline.service.access import Access, Role
 from faultline.service.tokens import Failures, Tokens, is_loopback
 from tests.command import CommandLine
+from tests.pooler import needs_pgbouncer, pgbouncer
 from tests.serving import READ_TOKEN, TOKEN, Client, Serving, served
 from tests.stage import Stage
 
@@ -215,6 +218,19 @@ def test_a_login_in_the_three_roles_is_enough_for_everything(stage: Stage) -> No
         assert client.get(f"/jobs/{job_id}").body["state"] == "queued"
         assert client.post("/jobs/batch", {"jobs": [CHARGE]}).status == 201
         assert client.post(f"/jobs/{job_id}/cancel").body["outcome"] == "cancelled"
+
+
+@needs_pgbouncer
+def test_a_role_never_reaches_a_stranger_through_a_pooler(stage: Stage) -> None:
+    with pgbouncer(stage.url) as url, served(service(App(url))) as client:
+        job_id = client.post("/jobs", CHARGE).body["id"]
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(client.get, [f"/jobs/{job_id}", "/queue/depth", "/api/risk"] * 4))
+        assert client.post(f"/jobs/{job_id}/cancel").status == 200
+        for _ in range(6):
+            with psycopg.connect(url, autocommit=True, prepare_threshold=None) as stranger:
+                row = stranger.execute("select current_user = session_user").fetchone()
+                assert row == (True,)
 
 
 # ── what is written down ─────────────────────────────────────────────────────────────────────────

@@ -146,6 +146,7 @@ async def get_stream(
     of it, as the routes of these names do, at once and then whenever it is another; `refusal` is
     one refused write; `trouble` says why nothing can be seen."""
     watch: Watch = request.app.state.watch
+    watch.require_room()
     after = int(last_event_id) if last_event_id and last_event_id.isdecimal() else None
     return StreamingResponse(
         watch.stream(after),

@@ -104,6 +104,14 @@ class Watch:
         rates = {k: max(0.0, (now[k] - then[k]) / took) for k in then if k != "at"}
         return inspections.Throughput(seconds=took, per_second=inspections.Rates(**rates))
 
+    def require_room(self) -> None:
+        """Before a stream begins: afterwards nothing but events can be said."""
+        with self._lock:
+            if len(self._seats) >= MAX_SEATS:
+                raise Problem(
+                    503, "too_many_streams", f"{MAX_SEATS} streams are open: close some, or poll"
+                )
+
     async def stream(self, after: int | None = None) -> AsyncIterator[str]:
         """Server-sent events, from what is the case now on; refusals from this one on."""
         seat = self._sit(after)
@@ -128,10 +136,6 @@ class Watch:
     def _sit(self, after: int | None) -> Seat:
         seat = Seat()
         with self._lock:
-            if len(self._seats) >= MAX_SEATS:
-                raise Problem(
-                    503, "too_many_streams", f"{MAX_SEATS} streams are open: close some, or poll"
-                )
             fresh = self._thread is not None and self._thread.is_alive()
             self._seats.add(seat)
             news = {kind: data for kind, (_, data) in self._told.items()} if fresh else {}
