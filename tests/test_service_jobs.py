@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -216,6 +218,21 @@ def test_a_payload_over_the_limit_and_a_body_over_it_are_too_large(
     assert stage.value("select count(*) from {schema}.job") == 0
 
 
+def test_a_body_that_does_not_say_how_long_it_is_is_cut_off_at_the_limit(stage: Stage) -> None:
+    with served(service(App(stage.url), max_body_bytes=1000)) as client:
+        chunk = b"%x\r\n%s\r\n" % (900, b" " * 900)
+        with socket.create_connection((client.host, client.port), timeout=60) as conn:
+            conn.sendall(
+                b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n" + chunk + chunk
+            )
+            answer = http.client.HTTPResponse(conn)
+            answer.begin()
+            assert answer.status == 413
+            assert json.loads(answer.read())["type"] == "faultline:body_too_large"
+            answer.close()
+
+
 def test_pages_lead_through_all_jobs_once_while_others_come_and_go(
     stage: Stage, api: Client
 ) -> None:
@@ -368,5 +385,6 @@ def test_openapi_describes_every_route_with_an_example(api: Client) -> None:
     for path, methods in spec["paths"].items():
         for method, route in methods.items():
             assert route.get("description"), (method, path)
-    for name in ("NewJob", "Batch", "Accepted", "Changed"):
+    examples = ("NewJob", "Batch", "Reason", "Accepted", "Changed", "Overview", "Depth", "Health")
+    for name in (*examples, "Lease", "Worker", "Refusal", "Moment", "Risk"):
         assert spec["components"]["schemas"][name]["examples"], name

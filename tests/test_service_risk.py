@@ -127,12 +127,17 @@ def test_a_standby_that_may_lose_commits_is_a_small_sign() -> None:
             migrate(conn, "faultline")
         with inspector(primary.url) as risk:
             assert risk()["reasons"] == []
-            with primary.standby(options=OPTIONS):
+            with primary.standby(options=OPTIONS) as standby:
                 told = until(
                     lambda: signs(answer := risk()).get("asynchronous_standby") and answer,
                     "the standby has connected",
                 )
                 assert (told["score"], told["stale_risk"]) == (5, "low")
+                with served(service(App(standby.url))) as there:
+                    problem = there.get("/health").problem(503, "database_unavailable")
+                    assert "takes no writes" in problem["detail"]
+                    job = {"task": "charge"}
+                    there.post("/jobs", job).problem(503, "read_only_database")
 
 
 def test_a_user_who_reads_only_is_enough_for_the_risk(stage: Stage) -> None:

@@ -113,6 +113,13 @@ def sees_all(conn: Connection[Any]) -> bool:
     return conn.execute(_SEES_ALL).fetchone() == (True,)
 
 
+def takes_writes(conn: Connection[Any]) -> bool:
+    """Whether this is not a standby, and no user or database is set to read only."""
+    return conn.execute("select current_setting('transaction_read_only') = 'off'").fetchone() == (
+        True,
+    )
+
+
 def standbys(conn: Connection[Any]) -> Standbys:
     """Who follows."""
     row = conn.execute(_STANDBYS).fetchone()

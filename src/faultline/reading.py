@@ -39,17 +39,10 @@ class Reading:
         before: UUID | None = None,
         limit: int = 20,
     ) -> list[Record]:
-        """The newest jobs that match, without payloads, results and errors; or the newest before
-        this one, so that a long list can be read page by page, from the primary keys."""
-        wanted = {"j.state": state, "j.queue": queue, "j.task": task}
-        clauses = [f"{column} = %s" for column, value in wanted.items() if value is not None]
-        given: list[Any] = [value for value in wanted.values() if value is not None]
-        source, walked = self._walked(state)
-        if before is not None:
-            clauses.append(f"{walked} < %s")
-            given.append(before)
-        which = f"where {' and '.join(clauses)}" if clauses else ""
-        rest = f"j {source} {which} order by {walked} desc limit %s"
+        """The newest jobs that match, without payloads, results and errors; with `before`, the
+        newest that are older than this one: so a long list is read page by page."""
+        which, given = self._matching(state, queue, task, before=before, newest=limit)
+        rest = f"{which} order by id desc limit %s"
         return self._select(conn, "jobs", rest, *given, limit, columns=_OVERVIEW)
 
     def job_ids(
@@ -142,42 +135,51 @@ class Reading:
         moment: datetime = row[0]
         return moment
 
-    def _walked(self, state: str | None) -> tuple[str, str]:
-        """Which rows lead to the jobs in this state, and the id by which they are walked.
-
-        The others, which may be all of the table, are then not looked at. Most have succeeded, so
-        for these the jobs themselves are walked.
-        """
-        if state in _PLACES:
-            source = f"join {self.schema}.pointers p on p.job_id = j.id"
-            return f"{source} and p.place = '{_PLACES[state]}'", "p.job_id"
-        if state in ("failed", "cancelled"):
-            source = f"join {self.schema}.attempts a on a.job_id = j.id and a.final"
-            last = f"a.fencing_token = j.fencing_token and a.outcome = '{state}'"
-            return f"{source} and {last}", "a.job_id"
-        return "", "j.id"
-
     def _matching(
-        self, state: str | None, queue: str | None, task: str | None
+        self,
+        state: str | None,
+        queue: str | None,
+        task: str | None,
+        *,
+        before: UUID | None = None,
+        newest: int | None = None,
     ) -> tuple[str, list[Any]]:
         """A where clause, and its parameters.
 
         A state is looked up by the place where its jobs stand: with 400,000 jobs 20 quarantined
         ones take 10 ms, 1,190 through the view alone. Only the many that succeeded are quicker
-        without.
+        without. Where just the newest are wanted, and nothing but the state decides, no more of
+        them are looked up: of 100,000 that are queued 20 take 5 ms instead of 130.
         """
         wanted = {"state": state, "queue": queue, "task": task}
         clauses = [f"{column} = %s" for column, value in wanted.items() if value is not None]
-        given = [value for value in wanted.values() if value is not None]
-        if state in _PLACES:
-            source = f"{self.schema}.pointers where place = %s"
-            clauses.append(f"id = any (array(select job_id from {source}))")
-            given.append(_PLACES[state])
-        elif state in ("failed", "cancelled"):
-            source = f"{self.schema}.attempts where final and outcome = %s"
-            clauses.append(f"id = any (array(select job_id from {source}))")
-            given.append(state)
+        given: list[Any] = [value for value in wanted.values() if value is not None]
+        if before is not None:
+            clauses.append("id < %s")
+            given.append(before)
+        if (source := self._source(state)) is not None:
+            given.append(_PLACES.get(str(state), state))
+            if before is not None:
+                source += " and p.job_id < %s"
+                given.append(before)
+            if newest is not None and queue is None and task is None:
+                source += " order by p.job_id desc limit %s"
+                given.append(newest)
+            clauses.append(f"id = any (array({source}))")
         return f"where {' and '.join(clauses)}" if clauses else "", given
+
+    def _source(self, state: str | None) -> str | None:
+        """Where the ids of exactly the jobs in this state are; None: nowhere but among all."""
+        if state in _PLACES:
+            return f"select p.job_id from {self.schema}.pointers p where p.place = %s"
+        if state in ("failed", "cancelled"):
+            attempts = f"{self.schema}.attempts"
+            later = "n.job_id = p.job_id and n.fencing_token > p.fencing_token"
+            return (
+                f"select p.job_id from {attempts} p where p.final and p.outcome = %s "
+                f"and not exists (select from {attempts} n where {later})"
+            )
+        return None
 
     def _select(
         self, conn: Connection[Any], view: str, rest: str, *parameters: Any, columns: str = "*"
@@ -195,12 +197,8 @@ _PLACES = {
 }
 
 # The view's columns without those that may be a megabyte a job.
-_OVERVIEW = ", ".join(
-    f"j.{column}"
-    for column in (
-        *("id", "state", "queue", "priority", "task", "lease_owner", "lease_expires_at"),
-        *("fencing_token", "next_run_at", "attempts", "crashes", "snoozes", "max_attempts"),
-        *("max_crashes", "created_at", "finished_at", "quarantine_reason", "cancel_reason"),
-        "producer",
-    )
+_OVERVIEW = (
+    "id, state, queue, priority, task, lease_owner, lease_expires_at, fencing_token, next_run_at, "
+    "attempts, crashes, snoozes, max_attempts, max_crashes, created_at, finished_at, "
+    "quarantine_reason, cancel_reason, producer"
 )

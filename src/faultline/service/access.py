@@ -36,7 +36,7 @@ STATEMENT_SECONDS = 10
 # With JIT, the views of many joins take longer to compile than to read.
 _SETTINGS = """
 select set_config('jit', 'off', true), set_config('statement_timeout', %s, true),
-       set_config('transaction_read_only', %s, true),
+       case when %s then set_config('transaction_read_only', 'on', true) end,
        case when to_regrole(%s) is not null then set_config('role', %s, true) end"""
 
 
@@ -96,7 +96,7 @@ class _InRole(Generic[T]):
 
     def run(self, conn: Connection[Any]) -> T:
         name = f"{self.schema}_{self.role}" if self.role else ""
-        read_only = "off" if self.role in ("producer", "operator") else "on"
+        read_only = self.role not in ("producer", "operator")
         with conn.transaction():
             try:
                 conn.execute(_SETTINGS, (f"{STATEMENT_SECONDS}s", read_only, name, name))

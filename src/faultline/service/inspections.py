@@ -14,6 +14,29 @@ from faultline.service.models import Depth
 class Lease(BaseModel):
     """What runs; the columns of the view `leases`."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "job_id": "01980f2e-6c1b-7c3a-9d55-0b6f5b1e7a42",
+                    "queue": "billing",
+                    "priority": 0,
+                    "task": "charge",
+                    "fencing_token": 2,
+                    "worker": "web-1:11:095a0215",
+                    "started": True,
+                    "claimed_at": "2026-11-16T10:00:00Z",
+                    "expires_at": "2026-11-16T10:00:30Z",
+                    "remaining_seconds": 21.5,
+                    "lease_seconds": 30.0,
+                    "attempts": 0,
+                    "crashes": 1,
+                    "cancel_reason": None,
+                }
+            ]
+        }
+    )
+
     job_id: UUID
     queue: str
     priority: int
@@ -39,6 +62,24 @@ class Leases(BaseModel):
 
 class Worker(BaseModel):
     """A worker; the columns of the view `workers`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "worker": "web-1:11:095a0215",
+                    "queues": ["billing"],
+                    "details": {},
+                    "started_at": "2026-11-16T09:00:00Z",
+                    "seen_at": "2026-11-16T10:00:00Z",
+                    "silent_seconds": 3.2,
+                    "clock_difference_seconds": 0.004,
+                    "leases": 2,
+                    "asleep": False,
+                }
+            ]
+        }
+    )
 
     worker: str
     queues: list[str]
@@ -66,6 +107,24 @@ class Queues(BaseModel):
 class Refusal(BaseModel):
     """A write that came too late; the columns of the view `refusals`."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": 7,
+                    "job_id": "01980f2e-6c1b-7c3a-9d55-0b6f5b1e7a42",
+                    "stale_token": 1,
+                    "current_token": 2,
+                    "reason": "token_mismatch",
+                    "operation": "complete",
+                    "worker": "web-1:11:095a0215",
+                    "late_seconds": 4.2,
+                    "at": "2026-11-16T10:00:34Z",
+                }
+            ]
+        }
+    )
+
     id: int
     job_id: UUID
     stale_token: int
@@ -86,6 +145,21 @@ class Refusals(BaseModel):
 
 class Moment(BaseModel):
     """One thing that happened to a job."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "at": "2026-11-16T10:00:34Z",
+                    "seconds": 34.2,
+                    "token": 1,
+                    "kind": "refused",
+                    "worker": "web-1:11:095a0215",
+                    "what": "REFUSED: complete by web-1:11:095a0215; the job was at 2",
+                }
+            ]
+        }
+    )
 
     at: datetime
     seconds: float = Field(description="Since it was enqueued.")

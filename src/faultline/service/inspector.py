@@ -5,6 +5,7 @@ Everything here only looks. Thin: one question to the views, one body.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID
@@ -25,6 +26,7 @@ from faultline.story import moments
 
 router = APIRouter(prefix="/api", tags=["inspector"])
 
+_NUMBER = re.compile(r"[0-9]{1,18}")
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
@@ -147,9 +149,9 @@ async def get_stream(
     one refused write; `trouble` says why nothing can be seen."""
     watch: Watch = request.app.state.watch
     watch.require_room()
-    after = int(last_event_id) if last_event_id and last_event_id.isdecimal() else None
+    number = _NUMBER.fullmatch(last_event_id or "")
     return StreamingResponse(
-        watch.stream(after),
+        watch.stream(int(number[0]) if number else None),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )

@@ -54,10 +54,10 @@ def said(status_code: int, what: str) -> dict[int | str, dict[str, Any]]:
     "/health",
     responses=said(503, "the database is away, or its schema does not fit; detail says why"),
 )
-def get_health(request: Request) -> models.Health:
+async def get_health(request: Request) -> models.Health:
     """Whether jobs can be taken: the database answers and its schema fits. Needs no token."""
     here: Health = request.app.state.health
-    here.check()
+    await here.check()
     return models.Health(status="ok", version=__version__, schema_version=SCHEMA_VERSION)
 
 

@@ -129,6 +129,34 @@ class Changed(BaseModel):
 class Overview(BaseModel):
     """A job without what may be large; the columns of the view `jobs`."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": _ID,
+                    "state": "queued",
+                    "queue": "billing",
+                    "priority": 0,
+                    "task": "charge",
+                    "lease_owner": None,
+                    "lease_expires_at": None,
+                    "fencing_token": 0,
+                    "next_run_at": None,
+                    "attempts": 0,
+                    "crashes": 0,
+                    "snoozes": 0,
+                    "max_attempts": 5,
+                    "max_crashes": 3,
+                    "created_at": "2026-11-16T10:00:00Z",
+                    "finished_at": None,
+                    "quarantine_reason": None,
+                    "cancel_reason": None,
+                    "producer": "shop",
+                }
+            ]
+        }
+    )
+
     id: UUID
     state: State | Literal["lost"]
     queue: str
@@ -170,6 +198,22 @@ class Jobs(BaseModel):
 
 class Depth(BaseModel):
     """How many jobs of a queue stand where."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "queue": "billing",
+                    "paused": False,
+                    "queued": 12,
+                    "scheduled": 3,
+                    "running": 8,
+                    "quarantined": 0,
+                    "capped": False,
+                }
+            ]
+        }
+    )
 
     queue: str
     paused: bool

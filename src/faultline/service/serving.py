@@ -46,7 +46,11 @@ def serve(web: FastAPI, host: str, port: int, *, grace_seconds: float = 10.0) ->
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+        # asyncio does so only for sockets that name their protocol, which those accepted from this
+        # one do not. Without, an answer waits for the client's acknowledgement: 50 ms instead of 5.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except (OSError, OverflowError) as error:
         raise InvalidArgument(
             f"cannot listen on {host} port {port} ({error}): take another with --port, or end "
