@@ -50,6 +50,15 @@ def one_in_each_state(stage: Stage) -> dict[str, UUID]:
 # ── list ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_job_whose_payload_python_cannot_read_is_shown_all_the_same(
+    stage: Stage, faultline: CommandLine
+) -> None:
+    digits = "9" * 5000
+    job_id = stage.value("select {schema}.enqueue('odd', %s::jsonb)", f'{{"n": {digits}}}')
+    assert "unreadable" in faultline("jobs", "show", str(job_id))
+    assert faultline.json("jobs", "show", str(job_id))["state"] == "queued"
+
+
 def test_a_list_shows_exactly_the_jobs_of_the_state_that_was_asked_for(
     stage: Stage, faultline: CommandLine
 ) -> None:

@@ -180,8 +180,10 @@ def test_a_stream_says_that_nothing_can_be_seen_and_goes_on(stage: Stage, api: C
         stage.execute("alter view {schema}.depths rename to hidden")
         assert "faultline migrate" in stream.until("trouble")["detail"]
         stage.execute("alter view {schema}.hidden rename to depths")
-        stage.enqueue()
-        stream.until("queues", lambda data: data["queues"])
+        assert stream.until("queues")["queues"] == [], "all is told again"
+        stage.execute("alter view {schema}.depths rename to hidden")
+        stream.until("trouble")
+        stage.execute("alter view {schema}.hidden rename to depths")
 
 
 def test_there_are_only_so_many_streams(
@@ -194,7 +196,8 @@ def test_there_are_only_so_many_streams(
 
 
 def test_nobody_looks_when_nobody_watches(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.01)
     web = service(App(stage.url))
     with served(web) as client:
         with streaming(client) as stream:

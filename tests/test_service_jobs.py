@@ -67,6 +67,19 @@ def test_what_is_asked_of_a_job_is_what_the_view_shows(stage: Stage, api: Client
     assert set(body) == set(stage.job(job_id))
 
 
+@pytest.mark.parametrize("value", ["9" * 5000, *("[" * n + "]" * n for n in (200, 700, 970, 3000))])
+def test_a_payload_that_python_cannot_read_does_not_hide_its_job(
+    stage: Stage, api: Client, value: str
+) -> None:
+    """Whoever enqueues in SQL may store what PostgreSQL can."""
+    job_id = stage.value("select {schema}.enqueue('odd', %s::jsonb)", f'{{"n": {value}}}')
+    answer = api.get(f"/jobs/{job_id}")
+    assert answer.status == 200
+    assert '"state":"queued"' in answer.text  # this process may not be able to read all of it
+    assert api.get(f"/api/jobs/{job_id}/timeline").status == 200
+    assert api.get("/jobs").body["jobs"][0]["id"] == str(job_id)
+
+
 @pytest.mark.parametrize("in_header", [True, False])
 def test_a_key_makes_it_one_job_and_another_payload_a_conflict(
     stage: Stage, api: Client, in_header: bool
@@ -190,6 +203,7 @@ def test_a_wrong_field_is_named_and_nothing_of_it_is_repeated(
         b'{"task": "charge", "payload": {"n": "\xff"}}',
         b'{"task": "charge", "payload": {"n": ' + b"9" * 5000 + b"}}",
         b'{"task": "charge", "payload": {"n": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
+        b'{"task": "charge", "headers": {"n": ' + b"[" * 950 + b"]" * 950 + b"}}",
     ],
 )
 def test_a_body_that_is_no_job_is_refused_and_the_service_goes_on(

@@ -5,12 +5,14 @@ Answers are dictionaries with the view's column names, so that what SQL shows, P
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from psycopg import Connection, sql
 from psycopg.rows import dict_row
+from psycopg.types.json import set_json_loads
 
 from faultline.call import translated_errors
 from faultline.config import DEFAULT_SCHEMA, schema_name
@@ -186,7 +188,16 @@ class Reading:
     ) -> list[Record]:
         statement = f"select {columns} from {self.schema}.{view} {rest}"
         with translated_errors(self.schema), conn.cursor(row_factory=dict_row) as cursor:
+            set_json_loads(_loads, cursor)
             return cursor.execute(sql.SQL(statement), parameters or None).fetchall()
+
+
+def _loads(data: str | bytes) -> Any:
+    """Stored JSON; what Python cannot read, as a number of 5,000 digits, does not hide its job."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        return {"unreadable": str(error).partition(";")[0]}
 
 
 _PLACES = {

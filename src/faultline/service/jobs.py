@@ -5,6 +5,7 @@ Thin: a request becomes one verb or one question, its answer one body.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from faultline.service.problem import Problem, invalid_fields
 from faultline.states import State
 
 MAX_PAGE = 500
-ID_EXAMPLE = "01980f2e-6c1b-7c3a-9d55-0b6f5b1e7a42"
+_JSON = sorted(models.Job.model_fields.keys() - models.Overview.model_fields.keys())
 
 health = APIRouter(tags=["health"])
 reading = APIRouter(tags=["jobs"])
@@ -145,7 +146,8 @@ def get_job(job_id: UUID, here: Here) -> JSONResponse:
     row = here.read(lambda reading, conn: reading.job(conn, job_id))
     if row is None:
         raise JobNotFound(job_id)
-    return shown(models.Job(**row))
+    overview = models.Overview(**row).model_dump(mode="json")
+    return JSONResponse(overview | {name: _plain(row[name]) for name in _JSON})
 
 
 @reading.get("/queue/depth", response_model=models.Depths, tags=["queues"])
@@ -202,6 +204,15 @@ def post_cancel(
 def shown(body: Any) -> JSONResponse:
     """The body, written once: what comes from our own views need not be checked again."""
     return JSONResponse(body.model_dump(mode="json"))
+
+
+def _plain(value: Any) -> Any:
+    """What a job carries, unless it is nested too deeply: pydantic gives up at 255."""
+    try:
+        json.dumps(value)
+    except RecursionError:
+        return {"unreadable": "it is nested too deeply"}
+    return value
 
 
 def _with_key(job: models.NewJob, header: str) -> models.NewJob:

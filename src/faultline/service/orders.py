@@ -65,7 +65,8 @@ def enqueue_all(here: Access, jobs: Sequence[NewJob]) -> list[Outcome]:
 
 def _order(here: Access, job: NewJob) -> tuple[Any, dict[str, Any]]:
     """The payload and the options in force, or InvalidArgument."""
-    options = job.model_dump(exclude={"task", "payload"}, exclude_none=True)
+    options = {name: value for name, value in job if value is not None}  # as they are: any depth
+    del options["task"], options["payload"]
     base = options.pop("backoff_seconds", None)
     cap = options.pop("backoff_cap_seconds", None)
     if base is not None or cap is not None:

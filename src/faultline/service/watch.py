@@ -29,6 +29,7 @@ from faultline.service.risk import Limits, assess
 
 LOOK_SECONDS = 1.0
 IDLE_SECONDS = 60.0
+RATE_SECONDS = 60.0
 QUIET_SECONDS = 15.0  # after which a stream says that it is still there
 MAX_SAMPLES = 600
 MAX_SEATS = 100
@@ -92,6 +93,9 @@ class Watch:
     def rates(self, seconds: float) -> inspections.Throughput:
         """Of about so many last seconds."""
         self._want()
+        return self._rates(seconds)
+
+    def _rates(self, seconds: float) -> inspections.Throughput:
         with self._lock:
             samples = list(self._samples)
         last = samples[-1] if samples else None
@@ -184,6 +188,8 @@ class Watch:
         risk = assess(observe(self._access, self._limits), self._limits)
         with self._lock:
             self._samples.append(sample)
+        with self._lock:
+            self._told.pop("trouble", None)
         self._publish(
             {
                 "queues": inspections.Queues(queues=[Depth(**row) for row in depths]),
@@ -195,7 +201,7 @@ class Watch:
                     workers=[inspections.Worker(**row) for row in workers]
                 ),
                 "risk": inspections.Risk(**asdict(risk)),
-                "throughput": self.rates(IDLE_SECONDS),
+                "throughput": self._rates(RATE_SECONDS),
             },
             [
                 (row["id"], inspections.Refusal(**row).model_dump_json())
@@ -222,8 +228,12 @@ class Watch:
     def _say_trouble(self, error: Exception) -> None:
         problem = problem_of(error)
         detail = problem.detail if problem else f"unexpected {type(error).__name__}"
-        log.warning("watching: %s", type(error).__name__)
-        self._publish({"trouble": _Trouble(detail=detail)}, self._refusals)
+        with self._lock:
+            if "trouble" not in self._told:
+                log.warning("watching: %s", type(error).__name__)
+                self._told.clear()  # when it is over, everything is told again
+            refusals = self._refusals
+        self._publish({"trouble": _Trouble(detail=detail)}, refusals)
 
 
 class _Trouble(BaseModel):
