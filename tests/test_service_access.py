@@ -100,7 +100,9 @@ def open_service(stage: Stage) -> Iterator[Client]:
         yield client
 
 
-@pytest.mark.parametrize("host", ["evil.example", "192.0.2.7:8000", "", "127.0.0.1.evil.example"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "192.0.2.7:8000", "", "127.0.0.1.evil.example", "[", "a b"]
+)
 def test_without_a_token_another_name_for_this_machine_is_refused(
     open_service: Client, host: str
 ) -> None:
@@ -117,6 +119,7 @@ def test_without_a_token_a_page_of_another_site_cannot_change_anything(
     path = f"/jobs/{job_id}/cancel"
     open_service.post(path, Origin="https://evil.example").problem(403, "another_site")
     open_service.post(path, Origin="null").problem(403, "another_site")
+    open_service.post(path, Origin="http://[").problem(403, "another_site")
     assert stage.state(job_id) == "queued"
     own = f"http://127.0.0.1:{open_service.port}"
     assert open_service.post(path, Origin=own).status == 200
@@ -203,6 +206,7 @@ def test_a_login_that_may_only_read_reads_and_is_told_the_grant_for_the_rest(
         assert client.get(f"/jobs/{job_id}").status == 200
         assert client.get("/queue/depth").status == 200
         problem = client.post("/jobs", CHARGE).problem(403, "not_permitted")
+        assert "may not call enqueue in schema" in problem["detail"]
         assert "GRANT faultline_producer TO" in problem["detail"]
         problem = client.post(f"/jobs/{job_id}/cancel").problem(403, "not_permitted")
         assert "GRANT faultline_operator TO" in problem["detail"]

@@ -174,6 +174,18 @@ def test_a_stream_has_each_refusal_and_those_that_a_reader_missed(
                 other.until("queues")
 
 
+def test_a_reader_that_comes_back_to_a_service_started_anew_has_missed_nothing(
+    stage: Stage,
+) -> None:
+    first, second = refused(stage), refused(stage)
+    seen = stage.value("select id from {schema}.refusals where job_id = %s", first)
+    with (
+        served(service(App(stage.url))) as client,
+        streaming(client, Last_Event_ID=str(seen)) as stream,
+    ):
+        assert stream.until("refusal")["job_id"] == str(second)
+
+
 def test_a_stream_says_that_nothing_can_be_seen_and_goes_on(stage: Stage, api: Client) -> None:
     with streaming(api) as stream:
         stream.until("queues")

@@ -71,7 +71,7 @@ class Access:
 
     def act(self, role: Role, call: Call[T]) -> T:
         """Carry out one verb."""
-        return self._producer.run(_InRole(role, self.app.schema, call.run))
+        return self._producer.run(_InRole(role, self.app.schema, call.run, call.verb))
 
     def server(self, question: Callable[[Connection[Any]], T]) -> T:
         """Ask the server about itself: what may be seen there is a right of the login."""
@@ -93,6 +93,7 @@ class _InRole(Generic[T]):
     role: Role | None
     schema: str
     what: Callable[[Connection[Any]], T]
+    verb: str = ""
 
     def run(self, conn: Connection[Any]) -> T:
         name = f"{self.schema}_{self.role}" if self.role else ""
@@ -101,5 +102,5 @@ class _InRole(Generic[T]):
             try:
                 conn.execute(_SETTINGS, (f"{STATEMENT_SECONDS}s", read_only, name, name))
             except errors.InsufficientPrivilege as error:
-                raise NotPermitted(conn.info.user, "", self.schema, [name]) from error
+                raise NotPermitted(conn.info.user, self.verb, self.schema, [name]) from error
             return self.what(conn)

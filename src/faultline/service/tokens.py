@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -115,11 +116,12 @@ class Doorkeeper:
             return
         address = scope["client"][0] if scope.get("client") else ""
         if seconds := self._failures.wait_seconds(address):
+            wait = math.ceil(seconds)
             raise Problem(
                 429,
                 "too_many_wrong_tokens",
-                f"too many wrong tokens came from this address: wait for {seconds:.0f} s",
-                headers={"Retry-After": f"{seconds:.0f}"},
+                f"too many wrong tokens came from this address: wait for {wait} s",
+                headers={"Retry-After": str(wait)},
             )
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not given:
@@ -146,7 +148,8 @@ def is_loopback(host: str) -> bool:
 
 def _require_loopback(scope: Scope, headers: Headers) -> None:
     client = scope["client"][0] if scope.get("client") else ""
-    name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    host = headers.get("host", "")
+    name = _address(f"//{host}").hostname or ""
     if not (is_loopback(client) and is_loopback(name)):
         raise Problem(
             403,
@@ -155,10 +158,18 @@ def _require_loopback(scope: Scope, headers: Headers) -> None:
             "it as Authorization: Bearer …",
         )
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+    if origin is not None and _address(origin).netloc != host:
         raise Problem(
             403, "another_site", "a page of another site may not call this service: set a token"
         )
+
+
+def _address(text: str) -> SplitResult:
+    """Its parts; none, if it cannot be read."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return urlsplit("")
 
 
 def _unauthorised(detail: str) -> Problem:

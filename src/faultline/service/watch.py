@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -34,7 +35,7 @@ QUIET_SECONDS = 15.0  # after which a stream says that it is still there
 MAX_SAMPLES = 600
 MAX_SEATS = 100
 MAX_ROWS = 200
-_VOLATILE = {"remaining_seconds", "silent_seconds", "seen_at", "seconds", "details"}
+_VOLATILE = {"remaining_seconds", "silent_seconds", "seen_at", "seconds", "details", "examples"}
 
 log = logging.getLogger("faultline.service")
 
@@ -42,17 +43,33 @@ log = logging.getLogger("faultline.service")
 class Seat:
     """One who watches: what is new for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, after: int | None = None) -> None:
+        self._after = after  # the last refusal that it knows; None: those from now on are news
+        self._known: set[int] | None = None  # of the refusals that were looked at last
         self._loop = asyncio.get_running_loop()
         self._something = asyncio.Event()
         self._news: dict[str, str] = {}
         self._refusals: deque[tuple[int, str]] = deque(maxlen=MAX_ROWS)
 
-    def tell(self, news: dict[str, str], refusals: list[tuple[int, str]]) -> None:
+    def tell(self, news: dict[str, str], refusals: list[tuple[int, str]] | None = None) -> None:
         """From the watching thread; an event loop that has ended is left alone."""
-        if self._loop.is_closed():
-            return
-        self._loop.call_soon_threadsafe(self._take, news, refusals)
+        fresh = [] if refusals is None else self._unknown(refusals)
+        if news or fresh:
+            self.wake(news, fresh)
+
+    def wake(self, news: dict[str, str], fresh: list[tuple[int, str]]) -> None:
+        """Whatever there is to read, if anything."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._take, news, fresh)
+
+    def _unknown(self, refusals: list[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Which are news. Not by the highest number: one may be committed after its successor."""
+        if self._known is None:
+            after = self._after
+            self._known = {n for n, _ in refusals if after is None or n <= after}
+        fresh = [told for told in refusals if told[0] not in self._known]
+        self._known = {number for number, _ in refusals}
+        return fresh
 
     def _take(self, news: dict[str, str], refusals: list[tuple[int, str]]) -> None:
         self._news.update(news)
@@ -84,8 +101,6 @@ class Watch:
         self._seats: set[Seat] = set()
         self._samples: deque[Counters] = deque(maxlen=MAX_SAMPLES)
         self._told: dict[str, tuple[Any, str]] = {}  # kind → what matters of it, and all of it
-        self._refusals: list[tuple[int, str]] = []
-        self._looked = False  # before, every refusal would seem new
         self._wanted_until = 0.0
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -133,19 +148,17 @@ class Watch:
         with self._lock:
             seats = list(self._seats)
         for seat in seats:
-            seat.tell({}, [])
+            seat.wake({}, [])
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────
 
     def _sit(self, after: int | None) -> Seat:
-        seat = Seat()
+        seat = Seat(after)
         with self._lock:
             fresh = self._thread is not None and self._thread.is_alive()
             self._seats.add(seat)
             news = {kind: data for kind, (_, data) in self._told.items()} if fresh else {}
-            missed = [told for told in self._refusals if after is not None and told[0] > after]
-        if news or missed:
-            seat.tell(news, missed)
+        seat.tell(news)
         self._want()
         return seat
 
@@ -155,7 +168,6 @@ class Watch:
             if not self._ended.is_set() and (self._thread is None or not self._thread.is_alive()):
                 self._samples.clear()
                 self._told.clear()
-                self._looked = False
                 self._thread = threading.Thread(
                     target=self._look_on, name="faultline-watch", daemon=True
                 )
@@ -188,7 +200,6 @@ class Watch:
         risk = assess(observe(self._access, self._limits), self._limits)
         with self._lock:
             self._samples.append(sample)
-        with self._lock:
             self._told.pop("trouble", None)
         self._publish(
             {
@@ -209,7 +220,9 @@ class Watch:
             ],
         )
 
-    def _publish(self, seen: dict[str, BaseModel], refusals: list[tuple[int, str]]) -> None:
+    def _publish(
+        self, seen: dict[str, BaseModel], refusals: list[tuple[int, str]] | None = None
+    ) -> None:
         news = {}
         with self._lock:
             for kind, model in seen.items():
@@ -217,13 +230,9 @@ class Watch:
                 if self._told.get(kind, (None,))[0] != matters:
                     self._told[kind] = (matters, data)
                     news[kind] = data
-            known = {number for number, _ in self._refusals}
-            fresh = [told for told in refusals if told[0] not in known] if self._looked else []
-            self._refusals, self._looked = refusals, True
             seats = list(self._seats)
         for seat in seats:
-            if news or fresh:
-                seat.tell(news, fresh)
+            seat.tell(news, refusals)
 
     def _say_trouble(self, error: Exception) -> None:
         problem = problem_of(error)
@@ -232,8 +241,7 @@ class Watch:
             if "trouble" not in self._told:
                 log.warning("watching: %s", type(error).__name__)
                 self._told.clear()  # when it is over, everything is told again
-            refusals = self._refusals
-        self._publish({"trouble": _Trouble(detail=detail)}, refusals)
+        self._publish({"trouble": _Trouble(detail=detail)})
 
 
 class _Trouble(BaseModel):
