@@ -197,6 +197,7 @@ def test_each_request_has_the_least_role_that_will_do_and_leaves_none_behind(sta
     access.close()
 
 
+@pytest.mark.both_servers
 def test_a_login_that_may_only_read_reads_and_is_told_the_grant_for_the_rest(
     stage: Stage,
 ) -> None:
@@ -213,6 +214,7 @@ def test_a_login_that_may_only_read_reads_and_is_told_the_grant_for_the_rest(
     assert stage.state(job_id) == "queued"
 
 
+@pytest.mark.both_servers
 def test_a_login_in_the_three_roles_is_enough_for_everything(stage: Stage) -> None:
     with (
         stage.login("reader", "producer", "operator") as url,

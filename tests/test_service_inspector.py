@@ -17,6 +17,8 @@ from faultline.service import service, watch
 from tests.serving import Client, Serving, served
 from tests.stage import DEADLINE_SECONDS, Stage, until
 
+pytestmark = pytest.mark.both_servers
+
 
 @pytest.fixture
 def api(stage: Stage) -> Iterator[Client]:

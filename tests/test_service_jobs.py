@@ -14,6 +14,7 @@ from faultline.service import service
 from tests.serving import Client, Serving, served
 from tests.stage import Stage
 
+pytestmark = pytest.mark.both_servers
 CHARGE = {"task": "charge", "payload": {"order_id": 7}}
 
 

@@ -28,6 +28,8 @@ from tests.serving import Client, served
 from tests.stage import Stage, until
 from tests.workers import Ground, Process
 
+pytestmark = pytest.mark.both_servers
+
 
 @contextmanager
 def inspector(url: str, limits: Limits | None = None) -> Iterator[Callable[[], dict[str, Any]]]:

@@ -37,7 +37,7 @@ STATEMENT_SECONDS = 10
 _SETTINGS = """
 select set_config('jit', 'off', true), set_config('statement_timeout', %s, true),
        case when %s then set_config('transaction_read_only', 'on', true) end,
-       case when to_regrole(%s) is not null then set_config('role', %s, true) end"""
+       case when to_regrole(%s::text) is not null then set_config('role', %s, true) end"""
 
 
 class Access:
@@ -96,11 +96,11 @@ class _InRole(Generic[T]):
     verb: str = ""
 
     def run(self, conn: Connection[Any]) -> T:
-        name = f"{self.schema}_{self.role}" if self.role else ""
+        name = f"{self.schema}_{self.role}" if self.role else None
         read_only = self.role not in ("producer", "operator")
         with conn.transaction():
             try:
                 conn.execute(_SETTINGS, (f"{STATEMENT_SECONDS}s", read_only, name, name))
             except errors.InsufficientPrivilege as error:
-                raise NotPermitted(conn.info.user, self.verb, self.schema, [name]) from error
+                raise NotPermitted(conn.info.user, self.verb, self.schema, [str(name)]) from error
             return self.what(conn)
