@@ -137,7 +137,7 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     assert done.returncode == 1
     assert done.stderr == (
         "faultline: this needs fastapi, which is not installed: "
-        "pip install 'faultline-queue[api]'\n"
+        "pip install 'faultline-queue[web]'\n"
     )
 
 

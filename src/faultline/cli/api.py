@@ -66,7 +66,7 @@ def run(app: App, host: str, port: int, grace_seconds: float, **parts: Any) -> N
         if (error.name or "").partition(".")[0] not in ("fastapi", "uvicorn", "starlette"):
             raise
         raise FaultlineError(
-            f"this needs {error.name}, which is not installed: pip install 'faultline-queue[api]'"
+            f"this needs {error.name}, which is not installed: pip install 'faultline-queue[web]'"
         ) from error
     settings = Settings.from_environment()
     token, read_token = settings.api_token, settings.api_read_token

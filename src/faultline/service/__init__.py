@@ -4,7 +4,7 @@
 
     web.mount("/faultline", service(app, token=settings.faultline_token))
 
-`faultline api` and `faultline inspector serve` run the same. Needs the extra `api` (FastAPI).
+`faultline api` and `faultline inspector serve` run the same. Needs the extra `web` (FastAPI).
 
     jobs         enqueue, look, list, retry, cancel, depth, health
     inspector    leases, workers, risk, refusals, timelines, throughput, the stream of changes
