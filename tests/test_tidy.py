@@ -30,7 +30,7 @@ LAYERS = (
     {"service"},
     {"drills"},
     {
-        *{"app", "task", "arguments", "conversion", "plain", "handle"},
+        *{"app", "task", "arguments", "conversion", "plain", "handle", "observer", "telemetry"},
         *{"producer", "caller", "enqueueing"},
         *{"context", "fenced", "outbox", "reference", "worker", "gate", "testing", "story"},
     },

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from faultline.events import Emit
+    from faultline.telemetry import Telemetry
     from faultline.testing import Testing
 
 P = ParamSpec("P")
@@ -54,7 +55,9 @@ class App:
         self._listen_url = listen_url
         self._tasks: dict[str, Task[..., Any]] = {}
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
-        self._producer = Producer(lambda: self.url, lambda: self.schema)
+        self._producer = Producer(
+            lambda: self.url, lambda: self.schema, observer=lambda: self.telemetry
+        )
 
     def __repr__(self) -> str:
         return f"App({len(self._tasks)} tasks)"
@@ -75,6 +78,13 @@ class App:
     def listen_url(self) -> str | None:
         """Where to LISTEN if `url` leads to a pooler: the argument or FAULTLINE_LISTEN_URL."""
         return self._listen_url if self._listen_url is not None else self._settings.listen_url
+
+    @cached_property
+    def telemetry(self) -> Telemetry:
+        """What this process has done for the app, as metrics and traces."""
+        from faultline.telemetry import Telemetry
+
+        return Telemetry()
 
     @property
     def queues(self) -> list[str]:

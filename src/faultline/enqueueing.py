@@ -82,13 +82,15 @@ class Enqueues(Generic[P, R]):
         An item is a dict of arguments, or `task.options(…).item(…)` with options of its own.
         """
         batch = Batch(self._task, self._options, items)
-        ids = batch.ids(self._producer.send(batch.calls, batch.connection))
+        with self._producer.observer.enqueueing(self._task.name, batch.counts) as batch.carried:
+            ids = batch.ids(self._producer.send(batch.calls, batch.connection))
         return self._task.jobs(ids)
 
     async def aenqueue_many(self, items: Iterable[Mapping[str, Any] | Item[R]]) -> list[Job[R]]:
         """As `enqueue_many`, for asyncio."""
         batch = Batch(self._task, self._options, items)
-        ids = batch.ids(await self._producer.asend(batch.calls, batch.connection))
+        with self._producer.observer.enqueueing(self._task.name, batch.counts) as batch.carried:
+            ids = batch.ids(await self._producer.asend(batch.calls, batch.connection))
         return self._task.jobs(ids)
 
     def item(self, *args: P.args, **kwargs: P.kwargs) -> Item[R]:
@@ -135,6 +137,16 @@ class Batch:
             group = groups.of(merged) if own else most
             group.add(number, payload, merged.get("idempotency_key"))
         self._chunks = [chunk for group in groups.values() for chunk in group.chunks()]
+        self.carried: Mapping[str, Any] = {}  # headers that travel with all of them
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many jobs are for which queue."""
+        counts: dict[str, int] = {}
+        for chunk in self._chunks:
+            queue = queue_of(chunk.options)
+            counts[queue] = counts.get(queue, 0) + len(chunk.numbers)
+        return counts
 
     def calls(self, producer: Producer) -> list[Call[Any]]:
         """The calls, with new ids; the fewest there can be."""
@@ -144,7 +156,7 @@ class Batch:
                 producer.ids.many(len(chunk.payloads)),
                 chunk.payloads,
                 idempotency_keys=chunk.keys if any(chunk.keys) else None,
-                **chunk.options,
+                **carrying(chunk.options, self.carried),
             )
             for chunk in self._chunks
         ]
@@ -209,12 +221,16 @@ class Groups(dict[str, _Group]):
 
 def send_one(producer: Producer, task: str, payload: Any, options: Mapping[str, Any]) -> Any:
     """Enqueue one job with options that are `checked`; the id in force."""
-    return producer.send(_one(task, payload, options), options.get("connection"))[0]
+    with producer.observer.enqueueing(task, {queue_of(options): 1}) as carried:
+        calls = _one(task, payload, carrying(options, carried))
+        return producer.send(calls, options.get("connection"))[0]
 
 
 async def asend_one(producer: Producer, task: str, payload: Any, options: Mapping[str, Any]) -> Any:
     """As `send_one`, for asyncio."""
-    return (await producer.asend(_one(task, payload, options), options.get("connection")))[0]
+    with producer.observer.enqueueing(task, {queue_of(options): 1}) as carried:
+        calls = _one(task, payload, carrying(options, carried))
+        return (await producer.asend(calls, options.get("connection")))[0]
 
 
 def _one(
@@ -258,6 +274,18 @@ def _headers(value: Any) -> Any:
         return as_it_is(dict(value))
     except (Misfit, RecursionError) as error:
         raise InvalidArgument(f"option headers{described(error)}: headers are JSON") from error
+
+
+def queue_of(options: Mapping[str, Any]) -> str:
+    """Where a job with these options goes."""
+    return str(options.get("queue", "default"))
+
+
+def carrying(options: Mapping[str, Any], carried: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options, with headers that travel beside the user's own, which win."""
+    if not carried:
+        return options
+    return {**options, "headers": {**carried, **(options.get("headers") or {})}}
 
 
 def verb_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from faultline import caller
 from faultline.errors import DatabaseUnavailable
 from faultline.ids import Ids
+from faultline.observer import NOBODY, Observer
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -65,11 +66,13 @@ class Producer:
         *,
         max_connections: int = MAX_CONNECTIONS,
         wait_seconds: float = WAIT_SECONDS,
+        observer: Callable[[], Observer] = lambda: NOBODY,
     ) -> None:
         self._url = url
         self._schema = schema
         self._max_connections = max_connections
         self._wait_seconds = wait_seconds
+        self._observer = observer
         self.ids = Ids()
         self.forget()
         _producers.add(self)
@@ -79,6 +82,11 @@ class Producer:
         self._lock = threading.Lock()
         self._pool: ConnectionPool[Connection[Any]] | None = None
         self._threads: ThreadPoolExecutor | None = None
+
+    @property
+    def observer(self) -> Observer:
+        """Who is told of what is sent."""
+        return self._observer()
 
     @cached_property
     def verbs(self) -> Verbs:
@@ -119,7 +127,7 @@ class Producer:
             pool = self._opened()
             try:
                 with pool.connection(timeout=self._wait_seconds) as conn:
-                    return call.run(conn)
+                    return self._timed(call, conn)
             except psycopg.Error as error:
                 self._explain_timeout(error)
                 if not _may_be_sent_again(error):
@@ -130,6 +138,16 @@ class Producer:
             pool.check()  # if one connection broke, so have the others
             pause *= 2
         raise AssertionError("the last try returns or raises")
+
+    def _timed(self, call: Runnable[T], conn: Connection[Any]) -> T:
+        sent, failed = time.monotonic(), True
+        try:
+            answer = call.run(conn)
+            failed = False
+            return answer
+        finally:
+            if (verb := getattr(call, "verb", None)) is not None:
+                self.observer.called(verb, time.monotonic() - sent, failed=failed)
 
     async def arun(self, call: Runnable[T]) -> T:
         """As `run`, for asyncio."""

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from faultline.call import Call, together
-from faultline.enqueueing import Groups, verb_options
+from faultline.enqueueing import Groups, carrying, queue_of, verb_options
 from faultline.errors import InvalidArgument
 from faultline.retry import Backoff
 from faultline.service.access import Access
@@ -25,8 +25,10 @@ def enqueue_one(here: Access, job: NewJob) -> Outcome:
     # The id is made once, so that a call which is sent again, because its answer was lost, finds
     # the job that it made and says that it is new.
     job_id = here.new_id()
-    call = here.producer.verbs.enqueue(job.task, payload, job_id=job_id, **verb_options(options))
-    accepted = here.act("producer", call)
+    with here.app.telemetry.enqueueing(job.task, {queue_of(options): 1}) as carried:
+        named = verb_options(carrying(options, carried))
+        call = here.producer.verbs.enqueue(job.task, payload, job_id=job_id, **named)
+        accepted = here.act("producer", call)
     return accepted, accepted == job_id
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from faultline.events import Emit, Event, EventsDropped, Level
+from faultline.observer import NOBODY, Observer
 
 MOST = 20_000  # events that wait; some seconds of a busy worker
 LAST_SECONDS = 1.0  # for what is left at the end
@@ -19,9 +20,10 @@ LAST_SECONDS = 1.0  # for what is left at the end
 class Announcer:
     """An `Emit` that returns at once; the real one is called in order, by one thread."""
 
-    def __init__(self, worker: str, emit: Emit) -> None:
+    def __init__(self, worker: str, emit: Emit, observer: Observer = NOBODY) -> None:
         self._worker = worker
         self._emit = emit
+        self._observer = observer
         self.level: Level = getattr(emit, "level", "debug")
         self._waiting: SimpleQueue[Event | None] = SimpleQueue()
         self._dropped = 0
@@ -29,7 +31,8 @@ class Announcer:
         self._thread.start()
 
     def __call__(self, event: Event) -> None:
-        """Deliver it later, unless too many wait already."""
+        """Deliver it later, unless too many wait already; the observer has it at once."""
+        self._observer.event(event)
         if self._waiting.qsize() < MOST:
             self._waiting.put(event)
         else:

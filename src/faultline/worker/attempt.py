@@ -18,6 +18,7 @@ from uuid import UUID
 
 from faultline.context import Context, Means
 from faultline.jobs import Lease
+from faultline.observer import Trace
 
 if TYPE_CHECKING:
     from faultline.task import Task
@@ -55,7 +56,8 @@ class Attempt:
     apart = False  # runs, or is going to run, in a process of its own
     alone = False  # which now also keeps its lease
     over = False  # its thread has ended; the loop may not know yet
-    took_seconds: float | None = None  # in the thread
+    took_seconds: float | None = None  # its handler, once that has ended
+    trace: Trace | None = None  # the observer's; one that is followed shares nothing
     left_behind = False  # its thread was given up
     lost = False  # the database said so: its lease cannot be renewed any more
     interrupt: Callable[[Attempt], None] | None = None
@@ -74,7 +76,7 @@ class Attempt:
         self.lease = lease
         self.task = task
         self.means = means
-        self.started_at = sent
+        self.claimed_at = self.started_at = sent
         self.kept(sent)
 
     @property

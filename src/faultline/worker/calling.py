@@ -34,6 +34,29 @@ def cancel(attempt: Attempt) -> None:
 
 def call_of(attempt: Attempt) -> Callable[..., Any]:
     """What is to be called with the arguments of the job."""
+    if attempt.trace is not None:
+        return _followed(attempt, _call_of(attempt))
+    return _call_of(attempt)
+
+
+def _followed(attempt: Attempt, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, and what its observer puts around it."""
+    assert attempt.task is not None
+    assert attempt.trace is not None
+    trace = attempt.trace
+
+    def followed(**arguments: Any) -> Any:
+        with trace.running():
+            return call(**arguments)
+
+    async def afollowed(**arguments: Any) -> Any:
+        with trace.running():
+            return await call(**arguments)
+
+    return afollowed if attempt.task.is_async else followed
+
+
+def _call_of(attempt: Attempt) -> Callable[..., Any]:
     task = attempt.task
     assert task is not None
     if task.transactional:

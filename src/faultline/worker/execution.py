@@ -166,7 +166,7 @@ class Execution:
         task = attempt.task
         if task is None or task.is_async or task.transactional or attempt.lease.last_chance:
             return False
-        return self._ahead.is_short(task)
+        return attempt.trace is None and self._ahead.is_short(task)
 
     def _start(self, attempt: Attempt) -> None:
         """In a task, a thread or a process of its own."""
@@ -379,8 +379,9 @@ class Execution:
         if attempt.placed:
             attempt.placed = False
             self.running -= 1
-            seconds = attempt.took_seconds or time.monotonic() - attempt.started_at
-            self._ahead.took(attempt.task, seconds, in_turn=attempt.shares)
+            if attempt.took_seconds is None:
+                attempt.took_seconds = time.monotonic() - attempt.started_at
+            self._ahead.took(attempt.task, attempt.took_seconds, in_turn=attempt.shares)
         self._on_end(ending)
         if self._waiting:
             self.fill()

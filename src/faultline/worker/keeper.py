@@ -33,6 +33,7 @@ from faultline.events import (
     WorkerExit,
 )
 from faultline.jobs import Renewal
+from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
 from faultline.worker.attempt import ABANDON_SECONDS, Attempt, Hands
 from faultline.worker.endings import Abandoned, Settled, ending_of
@@ -64,6 +65,7 @@ class Keeper:
         abandon: Callable[[Attempt], None],
         beside: Reconciler,
         last: Callable[[], None] = nothing,
+        observer: Observer = NOBODY,
     ) -> None:
         self._worker = worker
         self._verbs = verbs
@@ -74,7 +76,8 @@ class Keeper:
         self._beside = beside  # runs on this loop too
         self._last = last  # to be called before the process is given up
         self._url = url
-        self._session = Session(url, verbs.schema)
+        self._observer = observer
+        self._session = Session(url, verbs.schema, observer)
         self._outage = Outage(worker, nothing)
         self._stopping = False
         self._beat_at = 0.0 if beat is not None else math.inf
@@ -233,9 +236,13 @@ class Keeper:
         sent = time.monotonic()
         call = self._verbs.renew([attempt.key for attempt in due])
         answers = {(r.job_id, r.token): r for r in await self._session.run(call, seconds)}
+        renewed = []
         for attempt in due:
             if (renewal := answers.get(attempt.key)) is not None:
                 self._heed(attempt, renewal, sent)
+                if renewal.verdict == "renewed":
+                    renewed.append(attempt)
+        self._observer.renewed(renewed)
 
     def _heed(self, attempt: Attempt, renewal: Renewal, sent: float) -> None:
         if renewal.verdict == "renewed":

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from faultline.jobs import Lane, Lease
+from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
 from faultline.worker.session import Session
 
@@ -26,8 +27,15 @@ CALL_SECONDS = 5.0
 class Lanes:
     """The lanes of these queues."""
 
-    def __init__(self, queues: list[str], verbs: Protocol, session: Session) -> None:
+    def __init__(
+        self,
+        queues: list[str],
+        verbs: Protocol,
+        session: Session,
+        observer: Observer = NOBODY,
+    ) -> None:
         self._queues = queues
+        self._observer = observer
         self._verbs = verbs
         self._session = session
         self._lanes: list[Lane] = []
@@ -57,6 +65,7 @@ class Lanes:
         if self._refreshed_at is None or now - self._refreshed_at >= REFRESH_SECONDS:
             self._lanes = await self._session.run(self._verbs.lanes(self._queues), CALL_SECONDS)
             self._refreshed_at = now
+            self._observer.lanes(self._lanes)
 
     def for_claim(self, *, may_sweep: bool = True) -> tuple[list[int], list[int] | None]:
         """The lanes and their cursors, as claim takes them; no cursors, for a sweep."""

@@ -22,6 +22,7 @@ import psycopg
 from faultline.errors import DatabaseUnavailable, FaultlineError
 from faultline.events import Emit
 from faultline.jobs import Lease, Stale
+from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
 from faultline.worker.beside import Beside
 from faultline.worker.endings import Completed, keys, results
@@ -58,6 +59,7 @@ class Pump:
         known: Callable[[], list[tuple[UUID, int]]],
         poll_seconds: Callable[[], float],
         apart: str | None,
+        observer: Observer = NOBODY,
     ) -> None:
         self._worker = worker
         self._queues = queues
@@ -70,7 +72,7 @@ class Pump:
         self._known = known  # every attempt in hand
         self._poll_seconds = poll_seconds
         self._apart = apart  # whose the leases of suspects are
-        self._lanes = Lanes(queues, verbs, session)
+        self._lanes = Lanes(queues, verbs, session, observer)
         self._outage = Outage(worker, emit)
         self._signal = asyncio.Event()
         self._beside = Beside(second, self._claim_beside)

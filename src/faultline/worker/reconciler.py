@@ -17,8 +17,9 @@ import psycopg
 
 from faultline.connect import pooled
 from faultline.errors import DatabaseUnavailable
-from faultline.events import Emit, ReadyCompacted
+from faultline.events import Emit, Event, ReadyCompacted
 from faultline.jobs import Reconciled
+from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
 from faultline.worker.endings import reclaimed_events
 from faultline.worker.outage import Outage, nothing
@@ -49,6 +50,7 @@ class Reconciler:
         on_work: Callable[[str | None], None] = nothing,
         on_cancel: Callable[[UUID], None] = nothing,
         announce: bool = True,
+        observer: Observer = NOBODY,
     ) -> None:
         self._worker = worker
         self._verbs = verbs
@@ -56,7 +58,8 @@ class Reconciler:
         self._poll_seconds = poll_seconds
         self._on_work = on_work  # a queue has a job; None: some queue may have
         self._on_cancel = on_cancel  # somebody wants this job to stop
-        self._session = Session(url, verbs.schema)
+        self._observer = observer
+        self._session = Session(url, verbs.schema, observer)
         self._ears = Session(listen_url, verbs.schema) if listen_url else self._session
         self._hearing: psycopg.AsyncConnection[object] | None = None
         self._partitions_at = 0.0
@@ -99,6 +102,7 @@ class Reconciler:
         """Reconcile once; whoever is to know is told. Then what is seldom due: nothing that goes
         wrong there holds up a recovery."""
         done = await self._session.run(self._verbs.reconcile(MAX_JOBS), CALL_SECONDS)
+        self._observer.reconciled(done)
         for event in reclaimed_events(self._worker, done.reclaimed):
             self._emit(event)
         if done.reclaimed or done.promoted:
@@ -175,10 +179,27 @@ async def _nothing_ever() -> None:
 
 
 async def reconcile_forever(
-    url: str, schema: str, emit: Emit, *, listen_url: str | None = None, poll_seconds: float = 1.0
+    url: str,
+    schema: str,
+    emit: Emit,
+    *,
+    listen_url: str | None = None,
+    poll_seconds: float = 1.0,
+    observer: Observer = NOBODY,
 ) -> None:
     """What `faultline reconcile` does, until cancelled."""
+
+    def told(event: Event) -> None:
+        observer.event(event)
+        emit(event)
+
     reconciler = Reconciler(
-        "reconciler", url, Protocol(schema), emit, listen_url=listen_url, poll_seconds=poll_seconds
+        "reconciler",
+        url,
+        Protocol(schema),
+        told,
+        listen_url=listen_url,
+        poll_seconds=poll_seconds,
+        observer=observer,
     )
     await reconciler.run()

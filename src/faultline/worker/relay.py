@@ -54,7 +54,7 @@ class Relay:
             assert task is not None
             found = task.is_async and not task.transactional
             self._takes[task] = found
-        return found and not attempt.lease.last_chance
+        return found and attempt.trace is None and not attempt.lease.last_chance
 
     def start(self) -> None:
         """Take what waits, from now on."""
@@ -107,9 +107,18 @@ class Relay:
     def _tell(self, run: _Run) -> None:
         if run.done:
             done, run.done = run.done, []
-            seconds = (time.monotonic() - done[0].attempt.started_at) / len(done)
+            seconds = self._apportion(done) / len(done)
             self._ahead.took(done[-1].attempt.task, seconds, len(done), in_turn=True)
             self._on_done(done)
+
+    def _apportion(self, done: list[Completed]) -> float:
+        """Each has taken until the next one began; answers with the seconds of all."""
+        until = now = time.monotonic()
+        for ending in reversed(done):
+            attempt = ending.attempt
+            attempt.took_seconds = until - attempt.started_at
+            until = attempt.started_at
+        return now - until
 
     def suspended(self, run: _Run) -> None:
         """Its task is the handler's from now on: what waits is for another one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import time
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from psycopg import AsyncConnection, errors
 from faultline.call import Call
 from faultline.connect import aconnect, readable_url, sever
 from faultline.errors import DatabaseUnavailable, LockedOut
+from faultline.observer import NOBODY, Observer
 
 T = TypeVar("T")
 
@@ -38,8 +40,9 @@ class Locked(Unavailable):
 class Session:
     """One connection, used by one task at a time."""
 
-    def __init__(self, url: str, schema: str) -> None:
+    def __init__(self, url: str, schema: str, observer: Observer = NOBODY) -> None:
         self._url = url
+        self._observer = observer
         self._schema = schema
         self._conn: AsyncConnection[Any] | None = None
         hosts = str(readable_url(url).get("host") or "").split(",")
@@ -61,8 +64,11 @@ class Session:
         except (DatabaseUnavailable, TimeoutError, psycopg.Error) as error:
             raise Unavailable(error, unknown=False) from error
         timer = Deadline(conn, seconds)
+        sent, failed = time.monotonic(), True
         try:
-            return await call.arun(conn)
+            answer = await call.arun(conn)
+            failed = False
+            return answer
         except psycopg.Error as error:
             if conn.closed:
                 await self.close()
@@ -79,6 +85,7 @@ class Session:
             raise Locked(error, unknown=False) from error
         finally:
             timer.cancel()
+            self._observer.called(call.verb, time.monotonic() - sent, failed=failed)
 
     async def close(self) -> None:
         """Forget the connection."""

@@ -20,6 +20,7 @@ from psycopg.errors import DataError, ProgramLimitExceeded
 from faultline.errors import FaultlineError, InvalidArgument
 from faultline.events import Emit, JobCompleted, JobsCompleted, StaleWriteBlocked, wants
 from faultline.jobs import Stale
+from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
 from faultline.worker.attempt import Hands
 from faultline.worker.endings import (
@@ -57,6 +58,7 @@ class Settler:
         hands: Hands,
         emit: Emit,
         on_put_off: Callable[[], None] = nothing,
+        observer: Observer = NOBODY,
     ) -> None:
         self._worker = worker
         self._verbs = verbs
@@ -65,6 +67,7 @@ class Settler:
         self._emit = emit
         self._says_done = wants(emit, JobCompleted.level)
         self._says_each = wants(emit, "debug")
+        self._observer = observer
         self._on_put_off = on_put_off  # a job is to be run again, later
         self._waiting: list[Ending] = []
         self._done: list[Completed] = []  # successes wait apart: they may go out with a claim
@@ -307,6 +310,7 @@ class Settler:
     def settled(self, batch: Sequence[Ending], stale: Sequence[Stale]) -> None:
         """The call was answered: report what was written and what was refused."""
         self._hands.drop([ending.attempt for ending in batch if ending.is_last])
+        self._observer.settled(batch, stale)
         refused = {(item.job_id, item.token) for item in stale}
         self._report([e for e in batch if not refused or e.attempt.key not in refused])
         if batch and isinstance(batch[0], Failed | Snoozed):

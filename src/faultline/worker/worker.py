@@ -78,6 +78,7 @@ class Worker:
         self.queues = list(self.options.queues) or app.queues
         self._reference = reference or reference_of(app)
         self._verbs = Protocol(app.schema)
+        self._observer = app.telemetry
         self._hands = Hands()
         self._only: Lease | None = None  # the one job of a process that runs it alone
         self._say_kept: int | None = None
@@ -143,12 +144,13 @@ class Worker:
     def prepare(self) -> None:
         """Put the parts together, on the event loop that will run them."""
         url, schema = self._app.url, self._app.schema
-        self._emit = Announcer(self.name, self._listener)
+        observer = self._observer
+        self._emit = Announcer(self.name, self._listener, observer)
         pool = Pool(url, schema, self.options.max_transactions)
         pool.at_home()
         self._means = Means(self._verbs, pool, self._app.tasks)
         loop = asyncio.get_running_loop()
-        self._session = Session(url, schema)
+        self._session = Session(url, schema, observer)
         self._settler = Settler(
             self.name,
             self._verbs,
@@ -156,6 +158,7 @@ class Worker:
             self._hands,
             self._emit,
             on_put_off=lambda: self._keeper.look_again(),
+            observer=observer,
         )
         alone = self._alone()
         self._execution = Execution(
@@ -167,7 +170,7 @@ class Worker:
             on_done=self._done,
             places=self.options.concurrency,
         )
-        self._pump = self._new_pump(Session(url, schema), alone)
+        self._pump = self._new_pump(Session(url, schema, observer), alone)
         self._reconciler = Reconciler(
             self.name,
             url,
@@ -178,6 +181,7 @@ class Worker:
             on_work=lambda queue: _soon(loop, self._pump.work_announced, queue),
             on_cancel=lambda job_id: self._keeper.ask_about(job_id),
             announce=False,
+            observer=observer,
         )
         self._keeper = Keeper(
             self.name,
@@ -189,6 +193,7 @@ class Worker:
             abandon=lambda attempt: _soon(loop, self._execution.abandon, attempt),
             beside=self._reconciler,
             last=self._emit.close,
+            observer=observer,
         )
 
     def _new_pump(self, second: Session, alone: Alone | None) -> Pump:
@@ -207,6 +212,7 @@ class Worker:
             known=lambda: [attempt.key for attempt in self._hands.all()],
             poll_seconds=self._poll_seconds,
             apart=alone.name if alone is not None else None,
+            observer=self._observer,
         )
 
     # ── what the parts ask ───────────────────────────────────────────────────────────────────────
@@ -231,6 +237,7 @@ class Worker:
         """These were claimed by a call that was sent at this moment: begin them."""
         tasks, means = self._app.tasks, self._means
         attempts = [Attempt(lease, tasks.get(lease.task), sent, means) for lease in leases]
+        self._observer.claimed(attempts, sent)
         self._hands.take(attempts)
         self._keeper.taken(attempts, sent)
         if self._only is None and wants(self._emit, LeaseAcquired.level):

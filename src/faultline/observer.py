@@ -1,0 +1,65 @@
+"""Who is told of what is done, many at a time: metrics and traces hang here.
+
+An `Emit` hears of what a person would want to read; an observer of everything, on the path of every
+job. Its methods are called from any thread, never block and never fail. By itself it does nothing;
+what is observed is in `faultline.telemetry`, which the app chooses and the worker never imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from faultline.events import Event
+    from faultline.jobs import Lane, Reconciled, Stale
+    from faultline.worker.attempt import Attempt
+    from faultline.worker.endings import Ending
+
+_NOTHING: AbstractContextManager[Mapping[str, Any]] = nullcontext({})
+
+
+class Trace(Protocol):
+    """What an observer keeps with an attempt that it follows."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """Around the handler, in the handler's own task or thread."""
+        ...
+
+
+class Observer:
+    """Is told, and does nothing about it."""
+
+    def enqueueing(
+        self,
+        task: str,  # noqa: ARG002
+        counts: Mapping[str, int],  # noqa: ARG002
+    ) -> AbstractContextManager[Mapping[str, Any]]:
+        """Around an enqueue of so many jobs by queue; gives headers that shall travel with them."""
+        return _NOTHING
+
+    def called(self, verb: str, seconds: float, *, failed: bool) -> None:
+        """The database was asked, and answered after so long, or did not."""
+
+    def lanes(self, lanes: Sequence[Lane]) -> None:
+        """Which numbers the lanes of the worker's queues have."""
+
+    def claimed(self, attempts: Sequence[Attempt], sent: float) -> None:
+        """These were claimed by a call that was sent at this moment and has just been answered; it
+        may set their `trace`."""
+
+    def settled(self, endings: Sequence[Ending], stale: Sequence[Stale]) -> None:
+        """These attempts have ended: their endings were just written, but for the stale ones."""
+
+    def renewed(self, attempts: Sequence[Attempt]) -> None:
+        """These leases were extended."""
+
+    def reconciled(self, done: Reconciled) -> None:
+        """A round of the reconciler."""
+
+    def event(self, event: Event) -> None:
+        """Something that is reported; here at once, and none is left out."""
+
+
+NOBODY = Observer()

@@ -1,0 +1,9 @@
+"""Spans, where the application has OpenTelemetry."""
+
+from __future__ import annotations
+
+from faultline.observer import Observer
+
+
+class Tracing(Observer):
+    """From enqueue to settle."""
