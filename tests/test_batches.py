@@ -36,6 +36,22 @@ def test_one_open_transaction_does_not_stop_the_rescue_of_the_others(stage: Stag
     assert [x.job_id for x in stage.verbs.reclaim().run(stage.conn)] == [free[0]]
 
 
+def test_how_attempts_ended_is_answered_in_the_order_of_the_question(stage: Stage) -> None:
+    again, dead = stage.running("A", max_attempts=2), stage.running("A", max_attempts=1)
+    done, going_on = stage.running("A"), stage.running("A")
+    assert stage.verbs.fail([dead, again]).run(stage.conn) == []
+    assert stage.verbs.complete([done]).run(stage.conn) == []
+    asked = [done, going_on, dead, again, (done[0], done[1] + 1)]
+    assert stage.verbs.outcomes(asked).run(stage.conn) == [
+        ("succeeded", True),
+        (None, None),
+        ("failed", True),
+        ("failed", False),
+        (None, None),
+    ]
+    assert stage.verbs.outcomes([]).run(stage.conn) == []
+
+
 @pytest.mark.parametrize("at_once", [1, 6])
 def test_two_claims_never_wait_for_each_other_and_never_share_a_job(
     stage: Stage, at_once: int

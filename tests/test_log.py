@@ -34,6 +34,7 @@ EXAMPLES = {
     "float": 1.5,
     "float | None": 1.5,
     "bool": True,
+    "bool | None": True,
     "UUID": JOB,
     "tuple[str, ...]": ("a", "b"),
     "StaleReason": "token_mismatch",

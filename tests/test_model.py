@@ -45,6 +45,7 @@ NOT_MODELLED = {
     "sleep": "a hint about waking up",
     "awake": "a hint about waking up",
     "status": "only reads",
+    "outcomes": "outcome, of many attempts",
     "busy": "only reads; how long a verb waits for a lock is left open in the model",
     "lanes": "only reads",
     "new_id": "makes an id",

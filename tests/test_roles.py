@@ -20,7 +20,7 @@ MAY = {
     **dict.fromkeys(("enqueue", "enqueue_many", "new_id"), "wp"),
     **dict.fromkeys(("status", "cancel"), "wpo"),
     **dict.fromkeys(
-        ("lanes", "reclaim", "reclaim_dead", "promote", "reconcile", "outcome",
+        ("lanes", "reclaim", "reclaim_dead", "promote", "reconcile", "outcome", "outcomes",
          "create_partitions", "compact_if_bloated", "apply_retention"), "wo"),
     **dict.fromkeys(
         ("claim", "execute", "renew", "adopt", "complete", "complete_one", "swap", "fail", "snooze",

@@ -63,7 +63,8 @@ def test_a_failing_job_is_tried_again_and_then_dead_with_its_error(
     error = error_of(ground, job_id)
     assert (error["type"], error["message"]) == ("ValueError", "no money")
     assert "playground.py" in error["traceback"]
-    worker.until("job_failed", job_id=job_id, token=2, error="ValueError")
+    worker.until("job_failed", job_id=job_id, token=1, error="ValueError", final=False)
+    worker.until("job_failed", job_id=job_id, token=2, error="ValueError", final=True)
 
 
 def test_retry_snooze_and_cancel_mean_what_they_say(ground: Ground, worker: Process) -> None:

@@ -145,7 +145,7 @@ def test_nothing_is_handed_back_while_another_claim_is_under_way(
         until(lambda: len(proxy.held) == 2, "the answers to two batches are held")
         first, second = hold_each.of(proxy)
         first.end(cut=True)
-        until(lambda: has_asked("outcome"), "what became of the first is looked up")
+        until(lambda: has_asked("outcomes"), "what became of the first is looked up")
         until(lambda: has_asked("claim") or has_asked("swap"), "and the worker goes on")
         early = has_asked("release_others")
         second.end(cut=False)

@@ -108,6 +108,36 @@ def test_endings_that_cannot_be_written_now_are_all_kept(stage: Stage) -> None:
     assert len(hands) == 0
 
 
+def test_an_ending_that_comes_while_others_are_looked_up_is_kept(stage: Stage) -> None:
+    for _ in range(3):
+        stage.enqueue()
+    hands = Hands()
+    attempts = [Attempt(lease, None, time.monotonic()) for lease in stage.claim("A", 3)]
+    hands.take(attempts)
+    first, second, third = (Completed(attempt, None) for attempt in attempts)
+    lost = Unavailable(OSError("the answer was lost"), unknown=True)
+    waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+
+    async def settle() -> None:
+        session = Session(stage.url, stage.schema)
+        settler = Settler("A", Protocol(stage.schema), session, hands, lambda _: None)
+        settler.unanswered([first, second], lost)
+        holder = stage.connect(isolation="read committed")
+        holder.execute(f"lock table {stage.schema}.attempt")
+        looking = asyncio.ensure_future(settler.resolve())
+        while not await asyncio.to_thread(stage.value, waits):  # the deadline is the session's own
+            assert not looking.done()
+        settler.unanswered([third], lost)
+        holder.rollback()
+        await looking
+        await settler.settle_all()
+        await session.close()
+
+    asyncio.run(settle())
+    assert {stage.state(attempt.job_id) for attempt in attempts} == {"succeeded"}
+    assert len(hands) == 0
+
+
 # ── a commit that ends the job ───────────────────────────────────────────────────────────────────
 
 

@@ -85,7 +85,8 @@ class JobsCompleted(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobFailed(JobEvent):
-    """The handler raised; the database decides whether the job is tried again."""
+    """The handler raised. `final`: the job was not to be tried again, and has failed; not known
+    where the database was away just then."""
 
     event = "job_failed"
     level = "warning"
@@ -93,6 +94,7 @@ class JobFailed(JobEvent):
     error: str
     message: str
     seconds: float | None = None
+    final: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

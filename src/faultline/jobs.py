@@ -63,6 +63,13 @@ class Stale:
         return StaleLease(self.job_id, self.token, self.current_token, self.reason, self.operation)
 
 
+class Outcome(NamedTuple):
+    """How an attempt ended; `final`: and its job with it. None while it has not."""
+
+    outcome: str | None
+    final: bool | None
+
+
 @dataclass(frozen=True, slots=True)
 class Renewal:
     """What became of one lease: only `lost` means that the handler has to stop."""

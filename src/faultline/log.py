@@ -36,7 +36,9 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "execution_started": lambda f: f"started{_counted(' (attempt ', f.get('attempt'), ')')}",
     "job_completed": lambda f: f"done{_seconds(' in ', f.get('seconds'))}",
     "jobs_completed": lambda f: f"{f['count']} jobs done",
-    "job_failed": lambda f: f"failed: {f['error']}: {f['message']}",
+    "job_failed": lambda f: (
+        f"failed{' for good' if f.get('final') else ''}: {f['error']}: {f['message']}"
+    ),
     "job_snoozed": lambda f: f"snoozed for {_number(f['delay_seconds'])} s",
     "job_released": lambda f: f"handed back: {f['reason']}",
     "job_cancelled": lambda f: f"cancelled{_counted(': ', f.get('reason'))}",

@@ -30,6 +30,7 @@ from faultline.jobs import (
     Cancelled,
     Lane,
     Lease,
+    Outcome,
     Reclaimed,
     Reconciled,
     Renewal,
@@ -238,6 +239,10 @@ class Protocol:
     def outcome(self, job_id: UUID, token: int) -> Call[str | None]:
         """How the attempt ended; None while it has not."""
         return self._call("outcome", (job_id, token), one)
+
+    def outcomes(self, attempts: Attempts) -> Call[list[Outcome]]:
+        """How these attempts ended, each, and whether their jobs ended with them."""
+        return self._call("outcomes", columns(attempts), each(Outcome), casts=_ATTEMPTS)
 
     def beat(
         self,

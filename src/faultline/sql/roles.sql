@@ -13,8 +13,8 @@ grant execute on function
     {schema}.reclaim, {schema}.reclaim_dead, {schema}.promote, {schema}.reconcile,
     {schema}.assert_fence, {schema}.fence, {schema}.begin_step, {schema}.record_step,
     {schema}.same_transaction, {schema}.commit_status, {schema}.report_refusal, {schema}.outcome,
-    {schema}.beat, {schema}.leave, {schema}.sleep, {schema}.awake, {schema}.create_partitions,
-    {schema}.compact_if_bloated, {schema}.apply_retention
+    {schema}.outcomes, {schema}.beat, {schema}.leave, {schema}.sleep, {schema}.awake,
+    {schema}.create_partitions, {schema}.compact_if_bloated, {schema}.apply_retention
     to {schema}_worker;
 
 -- producer: enqueue, and look at or cancel what it enqueued itself. A worker's handler may enqueue
@@ -31,7 +31,7 @@ grant execute on function
     {schema}.reconcile, {schema}.epoch_bump, {schema}.rescue,
     {schema}.compact, {schema}.compact_if_bloated, {schema}.create_partitions,
     {schema}.drop_partitions, {schema}.apply_retention, {schema}.set_retention, {schema}.outcome,
-    {schema}.guard, {schema}.unguard
+    {schema}.outcomes, {schema}.guard, {schema}.unguard
     to {schema}_operator;
 -- What these two need, since they run with the rights of their caller.
 grant execute on function {schema}.guard_tree, {schema}.check_guard to {schema}_operator;

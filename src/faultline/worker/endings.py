@@ -78,6 +78,7 @@ class Failed(Ending):
     delay_seconds: float | None = None
     dead: bool = False
     said: str | None = None  # instead of the message, where that quotes the payload
+    final: bool | None = None  # whether the job has ended with it, once the database has said so
 
     def call(self, verbs: Protocol, batch: Sequence[Failed]) -> Call[list[Stale]]:
         return verbs.fail(
@@ -91,7 +92,7 @@ class Failed(Ending):
         kind = self.error["type"]
         message = self.said or self.error["message"].partition("\n")[0][:200]
         return events.JobFailed(
-            worker, *self.attempt.key, self.attempt.lease.task, kind, message, seconds
+            worker, *self.attempt.key, self.attempt.lease.task, kind, message, seconds, self.final
         )
 
 

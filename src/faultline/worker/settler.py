@@ -12,6 +12,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 import psycopg
@@ -229,6 +230,8 @@ class Settler:
         if isinstance(first, Refused) and not stale:  # not by this database: its lease is alive
             self._waiting.append(Failed(first.attempt, first.error))
             return
+        if isinstance(first, Failed):
+            await self._learn_finals(batch)
         if isinstance(first, Late) or not stale:
             self.settled(batch, stale)
             return
@@ -242,6 +245,15 @@ class Settler:
             else:
                 del endings[key]
         self.settled(list(endings.values()), refused)
+
+    async def _learn_finals(self, batch: Sequence[Ending]) -> None:
+        """Which of these failures were the last of their jobs; not worth a second try."""
+        self._hands.drop([ending.attempt for ending in batch])  # no more renewals meanwhile
+        with suppress(Exception):
+            answers = await self._session.run(self._verbs.outcomes(keys(batch)), CALL_SECONDS)
+            for ending, (outcome, final) in zip(batch, answers, strict=True):
+                if isinstance(ending, Failed) and outcome == ending.outcome:
+                    ending.final = final
 
     async def _has_ended(self, ending: Ending) -> bool:
         """Whether an ending was refused only because the attempt had one before: by its handler's
@@ -267,19 +279,23 @@ class Settler:
         if self._look_aside_at <= time.monotonic():
             await self._look_aside()
         while self._unsure:
-            ending = self._unsure[-1]
-            is_open = isinstance(ending, Unsure) and ending.is_open  # asked before the database is
-            outcome = None
-            if ending.outcome is not None:
-                call = self._verbs.outcome(*ending.attempt.key)
-                outcome = await self._session.run(call, CALL_SECONDS)
-            self._unsure.remove(ending)  # by now it may not be the last any more
-            if outcome == ending.outcome is not None:
-                self.settled([ending], [])
-            elif is_open and outcome is None:  # the commit decides, or the end of its lease
-                self._put_aside([ending])
-            else:  # not written; or the token was burnt, and the refusal is to be recorded
-                self.add(ending.otherwise if isinstance(ending, Unsure) else ending)
+            asked = self._unsure[:MAX_BATCH]
+            under_way = {e for e in asked if isinstance(e, Unsure) and e.is_open}  # asked first
+            outcomes = await self._session.run(self._verbs.outcomes(keys(asked)), CALL_SECONDS)
+            del self._unsure[: len(asked)]  # more may have come meanwhile, behind them
+            for ending, (outcome, final) in zip(asked, outcomes, strict=True):
+                if isinstance(ending, Failed):
+                    ending.final = final
+                self._resolve(ending, outcome, is_open=ending in under_way)
+
+    def _resolve(self, ending: Ending, outcome: str | None, *, is_open: bool) -> None:
+        """This is what the database says of an ending that was sent and never answered."""
+        if outcome == ending.outcome is not None:
+            self.settled([ending], [])
+        elif is_open and outcome is None:  # the commit decides, or the end of its lease
+            self._put_aside([ending])
+        else:  # not written; or the token was burnt, and the refusal is to be recorded
+            self.add(ending.otherwise if isinstance(ending, Unsure) else ending)
 
     def unanswered(self, batch: Sequence[Ending], error: BaseException) -> None:
         """The call failed: keep its endings, to be looked up first if it may have committed."""

@@ -25,3 +25,25 @@ begin
     return (select a.outcome from attempt a
              where a.job_id = outcome.job_id and a.fencing_token = outcome.token);
 end $$;
+
+-- outcomes: as outcome, of many attempts in the order given; and whether their jobs ended with
+-- them, which after a fail only the database knows.
+--
+-- Raises   LF003 when there is a job without its token.
+create or replace function {schema}.outcomes(job_ids uuid[], tokens bigint[])
+returns table (outcome text, final boolean)
+language plpgsql stable
+{pinned}
+as $$
+#variable_conflict use_column
+begin
+    perform check_attempts(outcomes.job_ids, outcomes.tokens);
+    return query
+    select a.outcome, a.final
+      from unnest(outcomes.job_ids, outcomes.tokens) with ordinality u(job_id, token, n)
+      -- LIMIT: looked up by key, whatever the plan was made for.
+      left join lateral (select a.outcome, a.final from attempt a
+                          where a.job_id = u.job_id and a.fencing_token = u.token limit 1) a
+             on true
+     order by u.n;
+end $$;
