@@ -92,6 +92,18 @@ explore-quick: .venv/.ready ## a subset of it (a minute or two)
 model: .venv/.ready ## check the protocol's model with TLC, over a million states (minutes; needs Java)
 	@$(PY) -m proofs.model.run
 
+.PHONY: contract
+contract: .venv/.ready ## the service against its OpenAPI, tried by schemathesis with made-up requests (a minute)
+	@$(PY) -m proofs.contract
+
+.PHONY: million
+million: .venv/.ready ## a million jobs in the tables: every endpoint of the service within 300 ms (a minute)
+	@$(PY) -m proofs.million
+
+.PHONY: http-outage
+http-outage: .venv/.ready ## the database killed 30 times under HTTP load: nothing acknowledged is lost or twice (2 minutes)
+	@$(PY) -m proofs.outage
+
 .PHONY: bench
 bench: .venv/.report ## how fast it is: ours against what the same server can do (under 10 minutes)
 	@$(PY) -m bench

@@ -63,6 +63,7 @@ def run_one_job(conn: Connection[Any], schema: str) -> None:
 # The newest installation as version 1 had it, where that matters to an upgrade.
 AS_VERSION_1 = """
 delete from {schema}.migration where version > 1;
+drop index {schema}.ended_without_success;
 drop table {schema}.setting cascade;
 create table {schema}.setting (
     one boolean primary key default true,

@@ -183,6 +183,18 @@ def test_a_list_can_be_narrowed_by_state_queue_and_task(stage: Stage, api: Clien
     assert ids("state=succeeded") == ids("state=quarantined") == ids("task=none") == []
 
 
+def test_a_failed_job_that_was_requeued_takes_no_place_on_a_page_of_failed_ones(
+    stage: Stage, api: Client
+) -> None:
+    for _ in range(3):
+        job_id, token = stage.running()
+        stage.verbs.fail([(job_id, token)], dead=[True]).run(stage.conn)
+    newest, second = (job["id"] for job in api.get("/jobs?state=failed&limit=2").body["jobs"])
+    stage.verbs.requeue([UUID(newest)]).run(stage.conn)
+    page = api.get("/jobs?state=failed&limit=1").body
+    assert [job["id"] for job in page["jobs"]] == [second]
+
+
 def test_a_job_that_is_not_there_is_not_found_whatever_is_asked(api: Client) -> None:
     missing = uuid4()
     for answer in (

@@ -38,7 +38,9 @@ def run(connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
     """Run the calls in the caller's transaction; their answers."""
     if kind_of(connection, calls[0]) == "psycopg":
         from faultline.call import together
+        from faultline.columns import make_sendable
 
+        make_sendable(connection.adapters)
         return together(calls).run(connection)
     _insist(connection, calls[0], "sqlalchemy")
     with _translated(calls[0]):
@@ -49,7 +51,9 @@ async def arun(connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
     """As `run`, for asyncio."""
     if kind_of(connection, calls[0]) == "psycopg async":
         from faultline.call import together
+        from faultline.columns import make_sendable
 
+        make_sendable(connection.adapters)
         return await together(calls).arun(connection)
     _insist(connection, calls[0], "sqlalchemy async")
     with _translated(calls[0]):

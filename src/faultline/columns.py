@@ -9,7 +9,7 @@ from uuid import UUID
 
 from psycopg import adapters
 from psycopg.abc import Buffer
-from psycopg.adapt import Dumper
+from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.pq import Format
 
 _HEADER = struct.Struct(
@@ -55,8 +55,13 @@ class _Int8sReady(_Ready):
     oid = _INT8S
 
 
-adapters.register_dumper(UuidColumn, _UuidsReady)
-adapters.register_dumper(Int8Column, _Int8sReady)
+def make_sendable(known: AdaptersMap) -> None:
+    """A connection knows what was known at its first statement: an older one has to be told."""
+    known.register_dumper(UuidColumn, _UuidsReady)
+    known.register_dumper(Int8Column, _Int8sReady)
+
+
+make_sendable(adapters)
 
 
 def uuids(ids: Sequence[UUID]) -> Any:

@@ -24,6 +24,7 @@ from psycopg.pq import PollingStatus
 from psycopg.pq.abc import PGcancelConn
 from psycopg.rows import TupleRow
 
+from faultline import columns  # noqa: F401 - before the first connection, which would not know them
 from faultline.config import DEFAULT_SCHEMA, schema_name
 from faultline.errors import (
     DatabaseUnavailable,

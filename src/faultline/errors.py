@@ -109,13 +109,20 @@ class KeyInFlight(FaultlineError):
 
 
 class LockedOut(FaultlineError):
-    """The call would have had to wait for somebody who uses the same tables, and gave up."""
+    """Somebody else is using what the call needs: it would have had to wait, or lost to him again
+    and again."""
 
-    def __init__(self, verb: str) -> None:
+    def __init__(self, verb: str, tries: int = 0) -> None:
         self.verb = verb
+        self.tries = tries  # how often it lost against another transaction; 0: it did not wait
+        said = verb or "the statement"
         super().__init__(
-            f"{verb or 'the statement'} needs a lock that another session holds, and did not wait "
-            "for it; nothing was changed: run it again later"
+            f"{said} was rolled back by the server {tries} times in a row, each time in favour of "
+            "another transaction; nothing was changed: run it again; if it keeps happening, make "
+            "the transactions that touch the same jobs, queues or keys shorter"
+            if tries
+            else f"{said} needs a lock that another session holds, and did not wait for it; "
+            "nothing was changed: run it again later"
         )
 
 

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from faultline import caller
-from faultline.errors import DatabaseUnavailable
+from faultline.errors import DatabaseUnavailable, LockedOut
 from faultline.ids import Ids
 from faultline.observer import NOBODY, Observer
 
@@ -44,8 +44,10 @@ MAX_CONNECTIONS = 4
 MAX_RETRIES = 3
 WAIT_SECONDS = 10.0  # for a connection, while the server is away
 _FIRST_PAUSE_SECONDS = 0.05
-# The connection is gone, or the transaction lost against another: the same call may be sent again.
-_AGAIN = ("08", "57P01", "57P02", "57P03", "40001", "40P01")
+# The transaction lost against another, and the server said so; or the connection is gone. In both
+# cases the same call may be sent again.
+_LOST = ("40001", "40P01")
+_AGAIN = ("08", "57P01", "57P02", "57P03", *_LOST)
 
 
 class Runnable(Protocol[Answer_co]):
@@ -123,6 +125,7 @@ class Producer:
         import psycopg
 
         pause = _FIRST_PAUSE_SECONDS
+        answered = True
         for retries_left in range(MAX_RETRIES, -1, -1):
             pool = self._opened()
             try:
@@ -132,6 +135,9 @@ class Producer:
                 self._explain_timeout(error)
                 if not _may_be_sent_again(error):
                     raise
+                answered = answered and _lost_to_another(error)
+                if not retries_left and answered:
+                    raise LockedOut(getattr(call, "verb", ""), MAX_RETRIES + 1) from error
                 if not retries_left:
                     raise _unanswered(error) from error
             time.sleep(pause * (0.5 + random.random()))  # noqa: S311  # a jitter, not a secret
@@ -222,6 +228,10 @@ def _may_be_sent_again(error: Any) -> bool:
     if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return False
     return error.sqlstate is None or error.sqlstate.startswith(_AGAIN)
+
+
+def _lost_to_another(error: Any) -> bool:
+    return error.sqlstate in _LOST
 
 
 def _unanswered(error: Exception) -> DatabaseUnavailable:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from faultline.beats import is_silent
 from faultline.cli import options
 from faultline.cli.database import installation
 from faultline.cli.display import Column, nothing, print_json, print_table
 from faultline.log import duration
-
-# A worker says that it is alive every few seconds; after so long something is wrong with it.
-SILENT_SECONDS = 60.0
 
 
 def workers(as_json: options.AsJson = False) -> None:
@@ -32,11 +30,6 @@ def workers(as_json: options.AsJson = False) -> None:
         nothing("there are no workers: start one with faultline worker module:app")
     if not as_json:
         print_table(found, _COLUMNS)
-
-
-def is_silent(worker: Mapping[str, Any]) -> bool:
-    """Whether it should have been heard of."""
-    return float(worker["silent_seconds"]) > SILENT_SECONDS
 
 
 def _condition(worker: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@
     access       in which role, on which connection
     risk         what endangers leases, scored (pure); observing: what it is scored from
     watch        one look a second for all who watch
-    tokens       who may call; requests, problem: what is common to all answers
+    tokens       who may call; requests, problem, openapi: what is common to all answers
 
 Nothing here decides about a job: it calls the verbs and reads the views, as anybody may.
 """
@@ -28,6 +28,7 @@ from faultline import __version__
 from faultline.service import inspector, jobs
 from faultline.service.access import Access
 from faultline.service.health import Health
+from faultline.service.openapi import describe
 from faultline.service.problem import install
 from faultline.service.requests import Bounded, Recorded
 from faultline.service.risk import Limits
@@ -86,6 +87,7 @@ def service(
         web.include_router(jobs.changing, **guarded)
     web.include_router(jobs.reading, **guarded)
     web.include_router(inspector.router, **guarded)
+    describe(web)
     # The last one added is the outermost.
     web.add_middleware(Bounded, max_bytes=max_body_bytes)
     web.add_middleware(Doorkeeper, tokens=Tokens(token, read_token), trust=trust)

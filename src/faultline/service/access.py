@@ -33,9 +33,11 @@ MAX_CONNECTIONS = 8
 WAIT_SECONDS = 3.0  # for a connection; whoever asks over HTTP will not wait for long
 STATEMENT_SECONDS = 10
 
-# With JIT, the views of many joins take longer to compile than to read.
+# With JIT, the views of many joins take longer to compile than to read; and a plan that is kept for
+# any state or queue is a bad one for most.
 _SETTINGS = """
 select set_config('jit', 'off', true), set_config('statement_timeout', %s, true),
+       set_config('plan_cache_mode', 'force_custom_plan', true),
        case when %s then set_config('transaction_read_only', 'on', true) end,
        case when to_regrole(%s::text) is not null then set_config('role', %s, true) end"""
 

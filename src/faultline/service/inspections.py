@@ -89,7 +89,7 @@ class Worker(BaseModel):
     silent_seconds: float
     clock_difference_seconds: float | None
     leases: int
-    asleep: bool = Field(description="It waits for work.")
+    asleep: bool | None = Field(description="It waits for work; null on a standby.")
 
 
 class Workers(BaseModel):

@@ -17,9 +17,10 @@ from psycopg import Connection
 from faultline.errors import JobNotFound
 from faultline.reading import Reading
 from faultline.service import inspections
-from faultline.service.jobs import Here, said, shown
+from faultline.service.jobs import Here, shown
 from faultline.service.models import Depth
 from faultline.service.observing import observe
+from faultline.service.openapi import said
 from faultline.service.risk import Limits, assess
 from faultline.service.watch import Watch
 from faultline.story import moments

@@ -9,16 +9,29 @@ import json
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response, status
+from fastapi import (
+    APIRouter,
+    Body,
+    Depends,
+    Header,
+    HTTPException,
+    Query,
+    Request,
+    Response,
+    status,
+)
 from fastapi.responses import JSONResponse
 
 from faultline import __version__
 from faultline.errors import JobNotFound
+from faultline.listing import Wanted
 from faultline.script import SCHEMA_VERSION
 from faultline.service import models
 from faultline.service.access import Access
 from faultline.service.health import Health
+from faultline.service.openapi import said
 from faultline.service.orders import enqueue_all, enqueue_one
+from faultline.service.pages import page_of_jobs
 from faultline.service.problem import Problem, invalid_fields
 from faultline.states import State
 
@@ -39,17 +52,6 @@ async def _access(request: Request) -> Access:
 Here = Annotated[Access, Depends(_access)]
 
 
-def said(status_code: int, what: str) -> dict[int | str, dict[str, Any]]:
-    """A problem that a route may answer with, for OpenAPI."""
-    example = {"type": "faultline:…", "title": "…", "status": status_code, "detail": what}
-    return {
-        status_code: {
-            "description": what,
-            "content": {"application/problem+json": {"example": example}},
-        }
-    }
-
-
 @health.head("/health", include_in_schema=False)
 @health.get(
     "/health",
@@ -68,8 +70,6 @@ async def get_health(request: Request) -> models.Health:
     responses={
         200: {"description": "The key was used before: the first job.", "model": models.Accepted},
         **said(409, "the key was used with another payload; nothing was enqueued"),
-        **said(413, "the payload is too large"),
-        **said(422, "a field is wrong; `errors` says which"),
     },
 )
 def post_job(
@@ -117,25 +117,29 @@ def post_batch(
     )
 
 
+@writing.get("/jobs/batch", include_in_schema=False)
+def get_batch() -> None:
+    """So that it is not taken for a job of this name."""
+    raise HTTPException(status.HTTP_405_METHOD_NOT_ALLOWED)
+
+
 @reading.get("/jobs", response_model=models.Jobs)
 def get_jobs(
     here: Here,
     state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
-    queue: Annotated[str | None, Query(max_length=128, description="Only of this queue.")] = None,
-    task: Annotated[str | None, Query(max_length=255, description="Only of this task.")] = None,
+    queue: Annotated[
+        str | None, Query(max_length=128, pattern=models.NO_NUL, description="Only of this queue.")
+    ] = None,
+    task: Annotated[
+        str | None, Query(max_length=255, pattern=models.NO_NUL, description="Only of this task.")
+    ] = None,
     cursor: Annotated[UUID | None, Query(description="next_cursor of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
 ) -> JSONResponse:
     """Jobs, the newest first, page by page. Nothing is counted, and nothing is skipped or shown
-    twice when jobs come and go between two pages."""
-    rows = here.read(
-        lambda reading, conn: reading.jobs(
-            conn, state=state, queue=queue, task=task, before=cursor, limit=limit + 1
-        )
-    )
-    page = [models.Overview(**row) for row in rows[:limit]]
-    following = page[-1].id if len(rows) > limit else None
-    return shown(models.Jobs(jobs=page, next_cursor=following))
+    twice when jobs come and go between two pages. A page may be shorter than its limit, and even
+    empty, while there is a next_cursor: one request looks only for so long."""
+    return shown(page_of_jobs(here, Wanted(state, queue, task), cursor, limit))
 
 
 @reading.get(

@@ -10,15 +10,40 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+)
 
 from faultline.states import State
 
 MAX_BATCH = 1000
 _ID = "01980f2e-6c1b-7c3a-9d55-0b6f5b1e7a42"
 _INT = 2**31 - 1
-Seconds = Annotated[float, Field(allow_inf_nan=False)]
-Count = Annotated[StrictInt, Field(ge=1, le=_INT)]
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 5.0 is five, and some languages write it so."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _written(value: Any) -> Any:
+    """As text with its parts: pydantic would take a number for seconds since 1970."""
+    if not isinstance(value, str) or "-" not in value[1:]:
+        raise ValueError("write it as 2030-01-31T12:00:00Z")
+    return value
+
+
+NO_NUL = r"^[^\x00]*$"  # PostgreSQL's text has none
+Text = Annotated[StrictStr, Field(pattern=NO_NUL)]
+Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Whole = Annotated[StrictInt, BeforeValidator(_whole)]
+Count = Annotated[Whole, Field(ge=1, le=_INT)]
 
 
 class Sent(BaseModel):
@@ -44,17 +69,17 @@ class NewJob(Sent):
         },
     )
 
-    task: StrictStr = Field(min_length=1, max_length=255, description="The task's name.")
+    task: Text = Field(min_length=1, max_length=255, description="The task's name.")
     payload: dict[str, Any] = Field(default_factory=dict, description="The task's arguments.")
-    queue: StrictStr | None = Field(None, min_length=1, max_length=128)
-    priority: StrictInt | None = Field(
+    queue: Text | None = Field(None, min_length=1, max_length=128)
+    priority: Whole | None = Field(
         None, ge=-_INT - 1, le=_INT, description="Higher runs first, always."
     )
     delay_seconds: Seconds | None = Field(None, ge=0, description="Not before so many seconds.")
-    run_at: AwareDatetime | None = Field(
+    run_at: Annotated[AwareDatetime, BeforeValidator(_written)] | None = Field(
         None, description="Not before this moment; ISO 8601 with a time zone."
     )
-    idempotency_key: StrictStr | None = Field(
+    idempotency_key: Text | None = Field(
         None,
         min_length=1,
         max_length=255,
@@ -93,7 +118,7 @@ class Reason(Sent):
         extra="forbid", json_schema_extra={"examples": [{"reason": "customer left"}]}
     )
 
-    reason: StrictStr | None = Field(None, max_length=1000, description="Kept with the job.")
+    reason: Text | None = Field(None, max_length=1000, description="Kept with the job.")
 
 
 class Accepted(BaseModel):
@@ -193,7 +218,10 @@ class Jobs(BaseModel):
     """A page of jobs, the newest first."""
 
     jobs: list[Overview]
-    next_cursor: UUID | None = Field(description="cursor= of the next page; null: the last one.")
+    next_cursor: UUID | None = Field(
+        description="cursor= of the next page; null: the last one. A page may be short, or empty, "
+        "and not the last."
+    )
 
 
 class Depth(BaseModel):
@@ -245,3 +273,23 @@ class Health(BaseModel):
     status: Literal["ok"]
     version: str
     schema_version: int
+
+
+class FieldError(BaseModel):
+    """What is wrong with one field; never what was in it."""
+
+    field: str
+    message: str
+    where: str = Field(alias="in", description="body, query, path or header.")
+
+
+class ProblemBody(BaseModel):
+    """Why a request was not answered as asked (RFC 9457), with facts that depend on its type."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description="faultline: and the kind, as faultline:job_not_found.")
+    title: str
+    status: int
+    detail: str = Field(description="What is the matter, and what to do.")
+    errors: list[FieldError] | None = Field(None, description="Which fields are wrong.")

@@ -2,8 +2,8 @@
 
     {"type": "faultline:job_not_found", "title": "…", "status": 404, "detail": "…", …facts}
 
-The one place where Faultline's errors become HTTP statuses. Nothing of a request's body is repeated
-in an answer or in a log: it may be a secret.
+The one place where Faultline's errors become HTTP statuses. Nothing of a request's body but names
+of fields is repeated in an answer, and nothing at all in a log: it may be a secret.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from faultline.errors import (
     SchemaMismatch,
     ServerTooOld,
 )
+from faultline.service.openapi import allowed
 
 AGAIN = {"Retry-After": "1"}
 
@@ -155,11 +156,15 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return invalid_fields(field_errors(error.errors())).response()
 
-    async def http(_: Request, error: Exception) -> JSONResponse:
+    async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+            headers["Allow"] = allowed(app, path) or headers.get("Allow", "")
         named = "body_too_large" if error.status_code == 413 else "refused"
         kind, detail = _HTTP.get(error.status_code, (named, str(error.detail)))
-        return Problem(error.status_code, kind, detail, headers=error.headers).response()
+        return Problem(error.status_code, kind, detail, headers=headers).response()
 
     handlers: dict[Any, Callable[[Request, Exception], Any]] = {
         Problem: ours,

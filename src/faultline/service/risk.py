@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from faultline.beats import SILENT_SECONDS
+
 Level = Literal["low", "medium", "high"]
 Record = Mapping[str, Any]
 
@@ -22,14 +24,13 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From when on something is a sign. A worker renews after a third of the lease, and says that
-    it is alive every ten seconds."""
+    """From when on something is a sign. A worker renews after a third of the lease."""
 
     near_expiry: float = 0.25
     """Of a lease that is left."""
     overdue: float = 0.5
     """Of a lease that is left, when a renewal is overdue by a sixth of it."""
-    silent_seconds: float = 25.0
+    silent_seconds: float = SILENT_SECONDS
     clock_seconds: float = 5.0
     recent_seconds: float = 600.0
     """For refusals and quarantines."""

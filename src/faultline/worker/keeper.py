@@ -23,6 +23,7 @@ from uuid import UUID
 
 import psycopg
 
+from faultline.beats import BEAT_SECONDS
 from faultline.errors import FaultlineError
 from faultline.events import (
     Emit,
@@ -41,7 +42,6 @@ from faultline.worker.outage import Outage, nothing
 from faultline.worker.reconciler import Reconciler
 from faultline.worker.session import Session, Unavailable
 
-BEAT_SECONDS = 10.0
 TICK_SECONDS = 1.0  # how long it sleeps at most
 CALL_SECONDS = 10.0
 ASIDE_SECONDS = 2.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from faultline.beats import is_silent
 from faultline.cli.display import plural, text
 from faultline.cli.doctor.finding import Finding, Probe
-from faultline.cli.workers import is_silent
 from faultline.log import duration
 
 _CLOCK_SECONDS = 5.0

@@ -33,3 +33,13 @@ begin
     delete from sleeper s where s.worker = leave.worker;
     delete from worker w where w.worker = leave.worker;
 end $$;
+
+-- sleeping: the workers that wait for work, for the view workers. A function, since a view that
+-- named an UNLOGGED table could not be planned on a standby; this is planned when it is called.
+create or replace function {schema}.sleeping() returns setof text
+language plpgsql stable
+{definer}
+as $$
+begin
+    return query select s.worker from sleeper s where s.until > clock_timestamp();
+end $$;

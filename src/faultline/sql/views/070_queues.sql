@@ -1,12 +1,25 @@
--- queues: what waits where? (Counts rows: for people, not for a hot path.)
+-- queues: what waits where? (Counts all rows, each once: for people, not for a hot path.)
 create or replace view {schema}.queues as
+with counted as materialized (
+    select n.queue,
+           sum(p.jobs) filter (where p.place = 'ready') as queued,
+           sum(p.jobs) filter (where p.place = 'scheduled') as scheduled,
+           sum(p.jobs) filter (where p.place = 'lease') as running,
+           sum(p.jobs) filter (where p.place = 'quarantine') as quarantined
+      from (select 'ready' as place, lane, count(*) as jobs from {schema}.ready group by lane
+            union all
+            select 'scheduled', lane, count(*) from {schema}.scheduled group by lane
+            union all
+            select 'lease', lane, count(*) from {schema}.lease group by lane
+            union all
+            select 'quarantine', lane, count(*) from {schema}.quarantine group by lane) p
+      join {schema}.lane n on n.lane = p.lane
+     group by n.queue
+)
 select q.queue, q.paused,
-       (select count(*) from {schema}.ready r join {schema}.lane n on n.lane = r.lane
-         where n.queue = q.queue) as queued,
-       (select count(*) from {schema}.scheduled s join {schema}.lane n on n.lane = s.lane
-         where n.queue = q.queue) as scheduled,
-       (select count(*) from {schema}.lease l join {schema}.lane n on n.lane = l.lane
-         where n.queue = q.queue) as running,
-       (select count(*) from {schema}.quarantine p join {schema}.lane n on n.lane = p.lane
-         where n.queue = q.queue) as quarantined
-  from {schema}.queue q;
+       coalesce(c.queued, 0)::bigint as queued,
+       coalesce(c.scheduled, 0)::bigint as scheduled,
+       coalesce(c.running, 0)::bigint as running,
+       coalesce(c.quarantined, 0)::bigint as quarantined
+  from {schema}.queue q
+  left join counted c on c.queue = q.queue;

@@ -1,2 +1,0 @@
--- No table changes here. The number says that what clients of this version ask for is there: the
--- function outcomes, and the views depths and quarantined.
