@@ -123,3 +123,7 @@ bench-verbs: .venv/.ready ## what claim and complete cost inside the server, by 
 .PHONY: bench-guard
 bench-guard: .venv/.ready ## what a guard on a table costs, as a ratio to the same writes without it (half a minute)
 	@$(PY) -m bench.guard
+
+.PHONY: bench-tracing
+bench-tracing: .venv/.ready ## what traces cost, as a ratio to a process without OpenTelemetry (two minutes)
+	@$(PY) -m bench.tracing

@@ -252,7 +252,7 @@ class Arena:
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
-    def worker(self, *options: str, **environment: str) -> Worker:
+    def worker(self, *options: str, app: str = "bench.app:app", **environment: str) -> Worker:
         """A `faultline worker` with its defaults, as a real process; its output goes to a file."""
         log = self.ground.folder / f"worker-{secrets.token_hex(4)}.log"
         variables = {
@@ -260,7 +260,7 @@ class Arena:
             "FAULTLINE_SCHEMA": self.schema,
             **environment,
         }
-        worker = Worker("bench.app:app", options, log, variables)
+        worker = Worker(app, options, log, variables)
         self._workers.append(worker)
         return worker
 

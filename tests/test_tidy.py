@@ -55,10 +55,10 @@ LAYERS = (
 )
 STANDARD_ONLY = {"errors", "states", "jobs", "events", "config", "retry", "ids", "log", "beats"}
 # The worker's own clock only stops a handler early; the time in an id only sorts; a log has dates;
-# the service's says how long a request took, and how long an address has to wait.
+# the service's says how long a request took, and how long an address has to wait; a span has times.
 MAY_READ_A_CLOCK = {
     *{"worker", "ids", "log", "handle", "launcher", "cli", "testing", "producer", "drills"},
-    "service",
+    *{"service", "telemetry"},
 }
 
 

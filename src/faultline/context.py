@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from faultline.errors import InvalidArgument
+from faultline.observer import NOBODY, Observer
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
@@ -37,6 +38,8 @@ class Means:
     verbs: Protocol
     pool: Pool
     tasks: Mapping[str, Task[..., Any]]
+    worker: str = ""  # its name
+    observer: Observer = NOBODY
 
 
 class Context:

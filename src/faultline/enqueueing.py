@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, U
 
 from faultline.errors import InvalidArgument, WrongArguments
 from faultline.handle import Job
+from faultline.observer import Sending
 from faultline.plain import Misfit, as_it_is, described
 from faultline.retry import Backoff, as_seconds
 
@@ -82,15 +83,17 @@ class Enqueues(Generic[P, R]):
         An item is a dict of arguments, or `task.options(…).item(…)` with options of its own.
         """
         batch = Batch(self._task, self._options, items)
-        with self._producer.observer.enqueueing(self._task.name, batch.counts) as batch.carried:
+        with self._producer.observer.enqueueing(self._task.name, batch.counts) as batch.sending:
             ids = batch.ids(self._producer.send(batch.calls, batch.connection))
+            batch.sending.accepted(ids)
         return self._task.jobs(ids)
 
     async def aenqueue_many(self, items: Iterable[Mapping[str, Any] | Item[R]]) -> list[Job[R]]:
         """As `enqueue_many`, for asyncio."""
         batch = Batch(self._task, self._options, items)
-        with self._producer.observer.enqueueing(self._task.name, batch.counts) as batch.carried:
+        with self._producer.observer.enqueueing(self._task.name, batch.counts) as batch.sending:
             ids = batch.ids(await self._producer.asend(batch.calls, batch.connection))
+            batch.sending.accepted(ids)
         return self._task.jobs(ids)
 
     def item(self, *args: P.args, **kwargs: P.kwargs) -> Item[R]:
@@ -129,7 +132,7 @@ class Batch:
         self._task = task
         self.connection = options.get("connection")
         common = {**task.defaults, **options}
-        groups = Groups()
+        self._groups = groups = Groups()
         most = groups.of(common)  # most items have no options of their own
         for number, item in enumerate(items):
             payload, own = self._read(number, item)
@@ -137,16 +140,12 @@ class Batch:
             group = groups.of(merged) if own else most
             group.add(number, payload, merged.get("idempotency_key"))
         self._chunks = [chunk for group in groups.values() for chunk in group.chunks()]
-        self.carried: Mapping[str, Any] = {}  # headers that travel with all of them
+        self.sending = Sending()
 
     @property
     def counts(self) -> dict[str, int]:
         """How many jobs are for which queue."""
-        counts: dict[str, int] = {}
-        for chunk in self._chunks:
-            queue = queue_of(chunk.options)
-            counts[queue] = counts.get(queue, 0) + len(chunk.numbers)
-        return counts
+        return self._groups.counts
 
     def calls(self, producer: Producer) -> list[Call[Any]]:
         """The calls, with new ids; the fewest there can be."""
@@ -156,7 +155,7 @@ class Batch:
                 producer.ids.many(len(chunk.payloads)),
                 chunk.payloads,
                 idempotency_keys=chunk.keys if any(chunk.keys) else None,
-                **carrying(chunk.options, self.carried),
+                **carrying(chunk.options, self.sending.headers),
             )
             for chunk in self._chunks
         ]
@@ -218,19 +217,33 @@ class Groups(dict[str, _Group]):
         shared = {k: v for k, v in verb_options(options).items() if k != "idempotency_key"}
         return self.setdefault(repr(sorted(shared.items())), _Group(shared, [], [], []))
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many jobs are for which queue."""
+        counts: dict[str, int] = {}
+        for group in self.values():
+            if group.numbers:
+                queue = queue_of(group.options)
+                counts[queue] = counts.get(queue, 0) + len(group.numbers)
+        return counts
+
 
 def send_one(producer: Producer, task: str, payload: Any, options: Mapping[str, Any]) -> Any:
     """Enqueue one job with options that are `checked`; the id in force."""
-    with producer.observer.enqueueing(task, {queue_of(options): 1}) as carried:
-        calls = _one(task, payload, carrying(options, carried))
-        return producer.send(calls, options.get("connection"))[0]
+    with producer.observer.enqueueing(task, {queue_of(options): 1}) as sending:
+        calls = _one(task, payload, carrying(options, sending.headers))
+        ids = producer.send(calls, options.get("connection"))
+        sending.accepted(ids)
+    return ids[0]
 
 
 async def asend_one(producer: Producer, task: str, payload: Any, options: Mapping[str, Any]) -> Any:
     """As `send_one`, for asyncio."""
-    with producer.observer.enqueueing(task, {queue_of(options): 1}) as carried:
-        calls = _one(task, payload, carrying(options, carried))
-        return (await producer.asend(calls, options.get("connection")))[0]
+    with producer.observer.enqueueing(task, {queue_of(options): 1}) as sending:
+        calls = _one(task, payload, carrying(options, sending.headers))
+        ids = await producer.asend(calls, options.get("connection"))
+        sending.accepted(ids)
+    return ids[0]
 
 
 def _one(
@@ -282,10 +295,12 @@ def queue_of(options: Mapping[str, Any]) -> str:
 
 
 def carrying(options: Mapping[str, Any], carried: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options, with headers that travel beside the user's own, which win."""
-    if not carried:
+    """The options, with headers that travel beside the user's own; these win, and then none of the
+    others goes: half of one context and half of another would be neither."""
+    own = options.get("headers") or {}
+    if not carried or not carried.keys().isdisjoint(own):
         return options
-    return {**options, "headers": {**carried, **(options.get("headers") or {})}}
+    return {**options, "headers": {**carried, **own}}
 
 
 def verb_options(options: Mapping[str, Any]) -> dict[str, Any]:

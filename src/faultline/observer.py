@@ -12,19 +12,31 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from faultline.events import Event
     from faultline.jobs import Lane, Reconciled, Stale
     from faultline.worker.attempt import Attempt
     from faultline.worker.endings import Ending
 
-_NOTHING: AbstractContextManager[Mapping[str, Any]] = nullcontext({})
+
+class Sending:
+    """An enqueue under way, as its observer sees it."""
+
+    headers: Mapping[str, Any] = {}  # shall travel with the jobs; nobody changes it
+
+    def accepted(self, ids: Sequence[UUID]) -> None:
+        """These are the jobs in force."""
+
+
+_NOTHING: AbstractContextManager[Sending] = nullcontext(Sending())
 
 
 class Trace(Protocol):
     """What an observer keeps with an attempt that it follows."""
 
-    def running(self) -> AbstractContextManager[None]:
-        """Around the handler, in the handler's own task or thread."""
+    def running(self, attempt: Attempt) -> AbstractContextManager[None]:
+        """Around the handler, in the handler's own context."""
         ...
 
 
@@ -35,9 +47,13 @@ class Observer:
         self,
         task: str,  # noqa: ARG002
         counts: Mapping[str, int],  # noqa: ARG002
-    ) -> AbstractContextManager[Mapping[str, Any]]:
-        """Around an enqueue of so many jobs by queue; gives headers that shall travel with them."""
+    ) -> AbstractContextManager[Sending]:
+        """Around an enqueue of so many jobs by queue."""
         return _NOTHING
+
+    def headers(self) -> Mapping[str, Any]:
+        """What shall travel with a job that is sent from here without an enqueue of its own."""
+        return {}
 
     def called(self, verb: str, seconds: float, *, failed: bool) -> None:
         """The database was asked, and answered after so long, or did not."""
@@ -60,6 +76,9 @@ class Observer:
 
     def event(self, event: Event) -> None:
         """Something that is reported; here at once, and none is left out."""
+
+    def flush(self) -> None:
+        """The process is about to end without further notice: let out what is held back."""
 
 
 NOBODY = Observer()

@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -177,7 +178,8 @@ class Producer:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self._max_connections, "faultline-producer")
             threads = self._threads
-        return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
+        loop, run = asyncio.get_running_loop(), copy_context().run  # a trace goes on over there
+        return await loop.run_in_executor(threads, run, function, *arguments)
 
     def _opened(self) -> ConnectionPool[Connection[Any]]:
         if (pool := self._pool) is not None:

@@ -107,7 +107,8 @@ def worker(
         log_level=log_level.value,
     )
     emit = log_to(sys.stdout, options.log, options.log_level)
-    raise typer.Exit(leave(run(import_app(app), options, emit, reference=app)))
+    found = import_app(app)
+    raise typer.Exit(leave(run(found, options, emit, reference=app), found.telemetry.flush))
 
 
 def split_names(given: list[str] | None) -> tuple[str, ...]:

@@ -81,6 +81,7 @@ class Block(ABC):
         options = verb_options(relay.defaults) if relay is not None else {}
         content = {"payload": _plain(payload, f"the message for {topic!r}")}
         headers = {"token": self._context.token, "job_id": str(self._context.job_id), "key": key}
+        headers = {**self._means.observer.headers(), **headers}
         options |= {"headers": headers, "idempotency_key": key}
         self._emitted.append(self._means.verbs.enqueue(task, content, **options))
 

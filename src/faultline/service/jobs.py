@@ -84,7 +84,8 @@ def post_job(
     """Enqueue one job. Send a key, and send it again until there is an answer: it is one job."""
     if idempotency_key is not None:
         job = _with_key(job, idempotency_key)
-    job_id, created = enqueue_one(here, job)
+    with here.app.telemetry.tracing.asked(request.headers):
+        job_id, created = enqueue_one(here, job)
     response.headers["Location"] = f"{request.scope.get('root_path', '')}/jobs/{job_id}"
     if not created:
         response.status_code = status.HTTP_200_OK
@@ -103,13 +104,15 @@ def post_job(
 def post_batch(
     batch: models.Batch,
     here: Here,
+    request: Request,
     response: Response,
     idempotency_key: Annotated[str | None, Header(include_in_schema=False)] = None,
 ) -> models.AcceptedBatch:
     """Enqueue many jobs, all or none. Each may have an idempotency_key of its own."""
     if idempotency_key is not None:
         raise _wrong_key("header", "names one job: give each job of a batch its own, as a field")
-    accepted = enqueue_all(here, batch.jobs)
+    with here.app.telemetry.tracing.asked(request.headers):
+        accepted = enqueue_all(here, batch.jobs)
     if not any(created for _, created in accepted):
         response.status_code = status.HTTP_200_OK
     return models.AcceptedBatch(

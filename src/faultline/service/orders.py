@@ -4,6 +4,7 @@ app has it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
 
@@ -25,10 +26,11 @@ def enqueue_one(here: Access, job: NewJob) -> Outcome:
     # The id is made once, so that a call which is sent again, because its answer was lost, finds
     # the job that it made and says that it is new.
     job_id = here.new_id()
-    with here.app.telemetry.enqueueing(job.task, {queue_of(options): 1}) as carried:
-        named = verb_options(carrying(options, carried))
+    with here.app.telemetry.enqueueing(job.task, {queue_of(options): 1}) as sending:
+        named = verb_options(carrying(options, sending.headers))
         call = here.producer.verbs.enqueue(job.task, payload, job_id=job_id, **named)
         accepted = here.act("producer", call)
+        sending.accepted([accepted])
     return accepted, accepted == job_id
 
 
@@ -46,18 +48,22 @@ def enqueue_all(here: Access, jobs: Sequence[NewJob]) -> list[Outcome]:
     calls: list[Call[list[UUID]]] = []
     numbers: list[int] = []
     sent: list[UUID] = []
-    for task, groups in tasks.items():
-        for group in groups.values():
-            ids = [here.new_id() for _ in group.numbers]
-            keys = group.keys if any(group.keys) else None
-            calls.append(
-                here.producer.verbs.enqueue_many(
-                    task, ids, group.payloads, idempotency_keys=keys, **group.options
+    with ExitStack() as observed:
+        for task, groups in tasks.items():
+            observing = here.app.telemetry.enqueueing(task, groups.counts)
+            carried = observed.enter_context(observing).headers
+            for group in groups.values():
+                ids = [here.new_id() for _ in group.numbers]
+                keys = group.keys if any(group.keys) else None
+                named = carrying(group.options, carried)
+                calls.append(
+                    here.producer.verbs.enqueue_many(
+                        task, ids, group.payloads, idempotency_keys=keys, **named
+                    )
                 )
-            )
-            numbers += group.numbers
-            sent += ids
-    accepted = [job_id for ids in here.act("producer", together(calls)) for job_id in ids]
+                numbers += group.numbers
+                sent += ids
+        accepted = [job_id for ids in here.act("producer", together(calls)) for job_id in ids]
     found = {
         number: (job_id, job_id == own)
         for number, job_id, own in zip(numbers, accepted, sent, strict=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from faultline.observer import Observer
+from faultline.observer import Observer, Sending
 from faultline.telemetry.tally import Tally
 from faultline.telemetry.tracing import Tracing
 
@@ -31,10 +31,13 @@ class Telemetry(Observer):
         self.tracing = Tracing()
 
     @contextmanager
-    def enqueueing(self, task: str, counts: Mapping[str, int]) -> Iterator[Mapping[str, Any]]:
-        with self.tracing.enqueueing(task, counts) as carried:
-            yield carried
+    def enqueueing(self, task: str, counts: Mapping[str, int]) -> Iterator[Sending]:
+        with self.tracing.enqueueing(task, counts) as sending:
+            yield sending
         self.tally.enqueued(task, counts)
+
+    def headers(self) -> Mapping[str, Any]:
+        return self.tracing.headers()
 
     def called(self, verb: str, seconds: float, *, failed: bool) -> None:
         self.tally.called(verb, seconds, failed=failed)
@@ -60,3 +63,6 @@ class Telemetry(Observer):
     def event(self, event: Event) -> None:
         self.tally.event(event)
         self.tracing.event(event)
+
+    def flush(self) -> None:
+        self.tracing.flush()

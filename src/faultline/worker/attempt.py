@@ -57,7 +57,7 @@ class Attempt:
     alone = False  # which now also keeps its lease
     over = False  # its thread has ended; the loop may not know yet
     took_seconds: float | None = None  # its handler, once that has ended
-    trace: Trace | None = None  # the observer's; one that is followed shares nothing
+    trace: Trace | None = None  # the observer's, of one that it follows
     left_behind = False  # its thread was given up
     lost = False  # the database said so: its lease cannot be renewed any more
     interrupt: Callable[[Attempt], None] | None = None

@@ -46,11 +46,11 @@ def _followed(attempt: Attempt, call: Callable[..., Any]) -> Callable[..., Any]:
     trace = attempt.trace
 
     def followed(**arguments: Any) -> Any:
-        with trace.running():
+        with trace.running(attempt):
             return call(**arguments)
 
     async def afollowed(**arguments: Any) -> Any:
-        with trace.running():
+        with trace.running(attempt):
             return await call(**arguments)
 
     return afollowed if attempt.task.is_async else followed

@@ -96,5 +96,7 @@ def main() -> int:
     from faultline.worker.runner import leave, run_to_end
     from faultline.worker.worker import Worker
 
-    worker = Worker(import_app(spec.app), spec.options, reference=spec.app)
-    return leave(run_to_end(worker.main(spec, parent=sys.stdin.fileno())))
+    app = import_app(spec.app)
+    worker = Worker(app, spec.options, reference=spec.app)
+    status = run_to_end(worker.main(spec, parent=sys.stdin.fileno()))
+    return leave(status, app.telemetry.flush)

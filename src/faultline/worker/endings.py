@@ -252,7 +252,7 @@ def second_ending(attempt: Attempt, raised: BaseException | None, returned: Any)
 def _ending_of(attempt: Attempt, raised: BaseException | None, returned: Any) -> Ending:
     if raised is None:  # too late for its timeout is failed, whatever it returned
         return _stopped(attempt) if attempt.told == "timeout" else _returned(attempt, returned)
-    if (stale := _refusal_of(attempt, raised)) is not None:
+    if (stale := refusal_of(attempt, raised)) is not None:
         return Refused(attempt, stale.operation, describe(raised))
     match raised:
         case Unstorable():  # trying again would end in the same way
@@ -274,11 +274,11 @@ def _ending_of(attempt: Attempt, raised: BaseException | None, returned: Any) ->
 
 def late_refusal(attempt: Attempt, raised: BaseException | None) -> Late | None:
     """What a handler that was given up still has to say: that the fence refused it."""
-    stale = None if raised is None else _refusal_of(attempt, raised)
+    stale = None if raised is None else refusal_of(attempt, raised)
     return None if stale is None else Late(attempt, stale.operation)
 
 
-def _refusal_of(attempt: Attempt, raised: BaseException) -> StaleLease | None:
+def refusal_of(attempt: Attempt, raised: BaseException) -> StaleLease | None:
     """The refusal of this very attempt, if that is what was raised."""
     stale = raised if isinstance(raised, StaleLease) else _stale_in(raised)
     mine = stale is not None and (stale.job_id, stale.token) == attempt.key

@@ -166,7 +166,7 @@ class Execution:
         task = attempt.task
         if task is None or task.is_async or task.transactional or attempt.lease.last_chance:
             return False
-        return attempt.trace is None and self._ahead.is_short(task)
+        return self._ahead.is_short(task)
 
     def _start(self, attempt: Attempt) -> None:
         """In a task, a thread or a process of its own."""

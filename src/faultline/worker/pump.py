@@ -73,6 +73,7 @@ class Pump:
         self._poll_seconds = poll_seconds
         self._apart = apart  # whose the leases of suspects are
         self._lanes = Lanes(queues, verbs, session, observer)
+        self._observer = observer
         self._outage = Outage(worker, emit)
         self._signal = asyncio.Event()
         self._beside = Beside(second, self._claim_beside)
@@ -109,6 +110,7 @@ class Pump:
             lanes = await self._session.run(self._verbs.lanes(self._queues), CALL_SECONDS)
         except (Unavailable, TimeoutError) as error:
             raise DatabaseUnavailable(str(error) or "the database did not answer") from error
+        self._observer.lanes(lanes)  # for who never claims: a process of one job
         return {lane.queue for lane in lanes}
 
     async def run(self, going_on: Callable[[], bool], patient: Callable[[], bool]) -> bool:

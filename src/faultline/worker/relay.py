@@ -54,7 +54,7 @@ class Relay:
             assert task is not None
             found = task.is_async and not task.transactional
             self._takes[task] = found
-        return found and attempt.trace is None and not attempt.lease.last_chance
+        return found and not attempt.lease.last_chance
 
     def start(self) -> None:
         """Take what waits, from now on."""

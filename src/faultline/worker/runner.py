@@ -11,9 +11,11 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
+
+from faultline.worker.outage import nothing
 
 ALLOCATIONS = 10_000  # between two collections of young objects
 
@@ -47,10 +49,12 @@ def _collect_less_often() -> None:
         gc.set_threshold(ALLOCATIONS, *others)
 
 
-def leave(status: int) -> int:
-    """End the process now, if threads that handlers began would keep it; else just the status."""
+def leave(status: int, last: Callable[[], None] = nothing) -> int:
+    """End the process now, if threads that handlers began would keep it, after this last call: what
+    was registered to be done at the end is not; else just the status."""
     others = [t for t in threading.enumerate() if t is not threading.main_thread()]
     if any(not thread.daemon for thread in others):
+        last()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()

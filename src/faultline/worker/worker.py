@@ -148,7 +148,7 @@ class Worker:
         self._emit = Announcer(self.name, self._listener, observer)
         pool = Pool(url, schema, self.options.max_transactions)
         pool.at_home()
-        self._means = Means(self._verbs, pool, self._app.tasks)
+        self._means = Means(self._verbs, pool, self._app.tasks, self.name, observer)
         loop = asyncio.get_running_loop()
         self._session = Session(url, schema, observer)
         self._settler = Settler(
@@ -192,7 +192,7 @@ class Worker:
             beat=self._beat if self._only is None else None,
             abandon=lambda attempt: _soon(loop, self._execution.abandon, attempt),
             beside=self._reconciler,
-            last=self._emit.close,
+            last=self._last,
             observer=observer,
         )
 
@@ -290,6 +290,11 @@ class Worker:
         return Alone(self.name, Spec(self._reference, options))
 
     # ── ending ───────────────────────────────────────────────────────────────────────────────────
+
+    def _last(self) -> None:
+        """The process is given up."""
+        self._emit.close()
+        self._observer.flush()
 
     def _end_because(self, reason: str) -> None:
         if not self._draining:
