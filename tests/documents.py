@@ -6,8 +6,8 @@
 
 What is printed may differ in times, ids, names of workers, fractions and numbers of five digits and
 more; … stands for anything, alone on a line for any lines. An id that a page has shown stands for
-the real one afterwards, and port 8000 for a free one. A command that does not end by itself stays
-in its own terminal until `^C`, or the end of the page.
+the real one afterwards, and ports 8000 and 9464 for free ones. A command that does not end by
+itself stays in its own terminal until `^C`, or the end of the page.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Reader:
         self.environment = environment
         self.terminals: list[Terminal] = []
         self.status = 0  # of the last command
-        self.port = free_port()
+        self.port, self.metrics_port = free_port(), free_port()
         self.ids: dict[str, str] = {}
         self._interpreter: subprocess.Popen[str] | None = None
 
@@ -214,6 +214,7 @@ class Reader:
                 c.execute(block.text)
         elif block.language == "console":
             text = block.text.replace("faultline api\n", f"faultline api --port {self.port}\n")
+            text = text.replace("9464", str(self.metrics_port))
             for command, lines in _typed(text.replace(":8000", f":{self.port}")):
                 self._type(command, lines, place)
         elif block.language == "python":

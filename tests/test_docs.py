@@ -27,6 +27,7 @@ from faultline.jobs import Status
 from faultline.launcher import Server
 from faultline.service import service
 from faultline.service.risk import HIGH, MEDIUM, RULES
+from faultline.telemetry.catalogue import METRICS
 from faultline.testing import Testing
 from faultline.worker import WorkerOptions
 from faultline.worker.keeper import STUCK
@@ -237,6 +238,18 @@ def test_every_route_of_the_service_is_in_the_reference_and_no_other() -> None:
         for method in methods
     }
     assert set(re.findall(r"^\| `((?:GET|POST) \S+)` \|", REFERENCE, re.MULTILINE)) == routes
+
+
+def test_every_metric_is_on_its_page_with_its_kind_labels_and_place_and_no_other() -> None:
+    page = (DOCS / "how-to" / "monitoring.md").read_text()
+    rows = re.findall(
+        r"^\| `(faultline_\w+)` \| (\w+) \| (.*?) ?\| (\w+) \| \S", page, re.MULTILINE
+    )
+    shown = {
+        name: (kind, tuple(re.findall(r"`(\w+)`", labels)), where)
+        for name, kind, labels, where in rows
+    }
+    assert shown == {m.name: (m.kind, m.labels, m.where) for m in METRICS.values()}
 
 
 def test_every_sign_of_the_risk_is_on_its_page_with_its_points() -> None:

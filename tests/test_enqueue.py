@@ -323,6 +323,38 @@ def test_payload_and_headers_come_back_as_they_went_in(stage: Stage, value: Any)
     assert (without.payload, without.headers) == (value, None)
 
 
+@pytest.mark.parametrize("headers", [None, {}, {"trace": "x"}, {"faultline-due": "mine"}], ids=str)
+def test_a_job_that_has_to_wait_carries_the_moment_it_is_due_and_no_other_does(
+    stage: Stage, headers: dict[str, Any] | None
+) -> None:
+    own = None if headers is None else {k: v for k, v in headers.items() if k == "trace"}
+    at = datetime.now(UTC) + timedelta(days=2)
+    later = [
+        *stage.verbs.enqueue_many("t", new_ids(stage, 2), [{}, {}], run_at=at, headers=headers).run(
+            stage.conn
+        ),
+        stage.enqueue(run_at=at, headers=headers),
+    ]
+    for job_id in later:
+        job = stage.job(job_id)
+        assert job["headers"] == {**(own or {}), "faultline-due": pytest.approx(at.timestamp())}
+        assert job["next_run_at"] == at
+    past = stage.enqueue(run_at=at - timedelta(days=9), headers=headers)
+    (many,) = stage.verbs.enqueue_many("t", new_ids(stage, 1), [{}], headers=headers).run(
+        stage.conn
+    )
+    for job_id in (past, many):
+        assert stage.job(job_id)["headers"] == own
+
+
+def test_headers_that_are_no_object_stay_as_they_are_also_on_a_job_that_waits(
+    stage: Stage,
+) -> None:
+    for headers in ([1], "text", 7):
+        job_id = stage.enqueue(headers=headers, delay_seconds=60)
+        assert stage.job(job_id)["headers"] == headers
+
+
 def test_what_a_job_was_told_is_what_its_attempts_get(stage: Stage) -> None:
     backoff = {"backoff_seconds": 1000, "backoff_cap_seconds": 2000}
     job_id = stage.enqueue(max_attempts=2, max_crashes=7, lease_seconds=90, **backoff)

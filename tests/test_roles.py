@@ -35,6 +35,7 @@ MAY = {
 # Steps of the verbs: nobody's, since they check nothing.
 STEPS = {
     "accepted_id",
+    "with_due",
     "backoff",
     "bound_hold",
     "bound_open_hold",

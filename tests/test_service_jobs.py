@@ -44,7 +44,9 @@ def test_a_job_that_is_posted_is_there_with_all_it_was_given(stage: Stage, api: 
     assert answer.headers["location"] == f"/jobs/{job_id}"
     job = stage.job(job_id)
     assert (job["state"], job["queue"], job["priority"]) == ("scheduled", "billing", 3)
-    assert (job["payload"], job["headers"]) == ({"order_id": 7}, {"trace": "x"})
+    due = job["next_run_at"].timestamp()
+    assert job["payload"] == {"order_id": 7}
+    assert job["headers"] == {"trace": "x", "faultline-due": pytest.approx(due)}
     assert (job["max_attempts"], job["max_crashes"]) == (9, 2)
     assert stage.execute(
         "select lease_seconds, backoff_seconds, backoff_cap_seconds from {schema}.job"

@@ -44,6 +44,13 @@ def test_health_follows_a_database_that_is_killed_and_comes_back(tmp_path: Path)
             assert client.get("/queue/depth").body["queued"] == 2
 
 
+def test_a_batch_is_accepted_on_a_connection_that_was_opened_to_look(database: str) -> None:
+    """The first request of a process asks; what a batch needs has to be known by then."""
+    with Serving(database) as serving:
+        assert serving.client.get("/queue/depth").status == 200
+        assert serving.client.post("/jobs/batch", {"jobs": [CHARGE]}).status == 201
+
+
 def test_health_says_that_there_is_no_installation_until_there_is(empty_database: str) -> None:
     with Serving(empty_database) as serving:
         problem = serving.client.get("/health").problem(503, "schema_mismatch")

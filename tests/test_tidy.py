@@ -15,7 +15,7 @@ from proofs.model.run import BROKEN
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "faultline"
-BESIDE = [*(ROOT / "proofs").rglob("*.py"), *(ROOT / "bench").rglob("*.py")]
+BESIDE = [path for part in ("proofs", "bench", "deploy") for path in (ROOT / part).rglob("*.py")]
 PYTHON = [*PACKAGE.rglob("*.py"), *BESIDE, *(ROOT / "tests").glob("*.py")]
 SQL = list((PACKAGE / "sql").rglob("*.sql"))
 
@@ -55,7 +55,8 @@ LAYERS = (
 )
 STANDARD_ONLY = {"errors", "states", "jobs", "events", "config", "retry", "ids", "log", "beats"}
 # The worker's own clock only stops a handler early; the time in an id only sorts; a log has dates;
-# the service's says how long a request took, and how long an address has to wait; a span has times.
+# the service's says how long a request took, and how long an address has to wait; metrics say how
+# long anything took, and a span has times.
 MAY_READ_A_CLOCK = {
     *{"worker", "ids", "log", "handle", "launcher", "cli", "testing", "producer", "drills"},
     *{"service", "telemetry"},

@@ -17,7 +17,7 @@ from faultline.drills.proxy import Fate, Moment, Proxy
 from faultline.protocol import Protocol
 from faultline.testing import Testing
 from faultline.worker.attempt import Attempt, Hands
-from faultline.worker.endings import Completed
+from faultline.worker.endings import Completed, Died
 from faultline.worker.session import Session, Unavailable
 from faultline.worker.settler import Settler
 from tests.charging import app, events, testing
@@ -39,6 +39,28 @@ def worker(ground: Ground) -> Iterator[Process]:
         yield worker.ready()
         assert worker.process.poll() is None, f"the worker lives: {worker.errors}"
         assert ground.stage.violations() == []
+
+
+def test_the_jobs_of_two_processes_that_died_at_once_are_both_given_back(stage: Stage) -> None:
+    """Each ran one job alone, under a name of its own: one call cannot be about both."""
+    leases = []
+    for name in ("A+alone.1", "A+alone.2"):
+        stage.enqueue(max_crashes=9)
+        leases += [(name, lease) for lease in stage.claim(name)]
+
+    async def settle() -> list[Died]:
+        session = Session(stage.url, stage.schema)
+        settler = Settler("A", stage.verbs, session, Hands(), lambda _: None)
+        endings = [Died(Attempt(lease, None, time.monotonic()), name) for name, lease in leases]
+        settler.add_all(endings)
+        await settler.settle_all()
+        await session.close()
+        return endings
+
+    endings = asyncio.run(settle())
+    for ending in endings:
+        assert stage.state(ending.attempt.job_id) == "queued"
+        assert [taken.state for taken in ending.taken] == ["queued"]
 
 
 # ── a transaction that was left open ─────────────────────────────────────────────────────────────

@@ -84,7 +84,7 @@ class App:
         """What this process has done for the app, as metrics and traces."""
         from faultline.telemetry import Telemetry
 
-        return Telemetry()
+        return Telemetry(self.tasks)
 
     @property
     def queues(self) -> list[str]:

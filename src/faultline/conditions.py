@@ -18,6 +18,11 @@ select relname, n_dead_tup, n_live_tup from pg_stat_all_tables
  where schemaname = %s and relname = any (%s)
  order by n_dead_tup desc"""
 
+_SIZES = """
+select c.relname, pg_total_relation_size(c.oid) from pg_class c
+  join pg_namespace n on n.oid = c.relnamespace
+ where n.nspname = %s and c.relname = any (%s) and c.relkind = 'r'"""
+
 _SEES_ALL = "select pg_has_role('pg_read_all_stats', 'usage')"
 
 # What keeps vacuum from removing rows: sessions, prepared transactions, replication slots.
@@ -101,6 +106,11 @@ def dead_rows(conn: Connection[Any], schema: str) -> list[DeadRows]:
     """Of the small, busy tables, the worst first."""
     rows = conn.execute(_DEAD_ROWS, (schema, list(HOT_TABLES)))
     return [DeadRows(*row) for row in rows]
+
+
+def sizes(conn: Connection[Any], schema: str) -> dict[str, int]:
+    """Of the small, busy tables, in bytes, with their indexes."""
+    return dict(conn.execute(_SIZES, (schema, list(HOT_TABLES))).fetchall())
 
 
 def pins(conn: Connection[Any], seconds: float) -> list[Pin]:

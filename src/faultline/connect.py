@@ -70,8 +70,10 @@ async def aconnect(
     schema: str | None = DEFAULT_SCHEMA,
     autocommit: bool = True,
     kind: type[AsyncConnection[Any]] = AsyncConnection,
+    on_clock: Callable[[float], None] | None = None,
 ) -> AsyncConnection[TupleRow]:
-    """As `connect`, for asyncio; a connection of this kind."""
+    """As `connect`, for asyncio; a connection of this kind. `on_clock` is told what the database's
+    clock says, in seconds since 1970."""
     try:
         conn = await kind.connect(conninfo(url), autocommit=autocommit)
     except psycopg.Error as error:
@@ -79,7 +81,9 @@ async def aconnect(
     try:
         require_server(conn.info.server_version)
         if schema is not None:
-            await acheck(conn, schema)
+            seconds = await acheck(conn, schema)
+            if on_clock is not None:
+                on_clock(seconds)
     except BaseException:  # also when it is cancelled
         await conn.close()
         raise

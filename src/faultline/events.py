@@ -229,6 +229,15 @@ class WorkerStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsServed(Event):
+    """Prometheus is answered at this address."""
+
+    event = "metrics_served"
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownQueue(Event):
     """The worker was told to serve a queue that has never had a job and that no task names."""
 
@@ -325,6 +334,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     JobQuarantined,
     JobIsolated,
     WorkerStarted,
+    MetricsServed,
     UnknownQueue,
     WorkerDraining,
     DatabaseLost,

@@ -65,6 +65,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "events_dropped": lambda f: f"{f['count']} events before this one were not written",
     "database_lost": lambda f: f"database lost: {f['error']}",
     "database_back": lambda f: f"database back after {_number(f['away_seconds'])} s",
+    "metrics_served": lambda f: f"metrics at http://{f['host']}:{f['port']}/metrics",
     "ready_compacted": lambda _: "the table ready was full of dead rows: compacted",
     "months_forgotten": lambda f: f"forgot what ended long ago: {', '.join(f['months'])}",
     "process_died": lambda f: (

@@ -7,7 +7,7 @@ what is observed is in `faultline.telemetry`, which the app chooses and the work
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from faultline.events import Event
-    from faultline.jobs import Lane, Reconciled, Stale
+    from faultline.jobs import Lane, Reclaimed, Reconciled, Stale
     from faultline.worker.attempt import Attempt
     from faultline.worker.endings import Ending
 
@@ -58,12 +58,18 @@ class Observer:
     def called(self, verb: str, seconds: float, *, failed: bool) -> None:
         """The database was asked, and answered after so long, or did not."""
 
+    def clock(self, database_seconds: float) -> None:
+        """The database's clock says so many seconds since 1970, now."""
+
     def lanes(self, lanes: Sequence[Lane]) -> None:
         """Which numbers the lanes of the worker's queues have."""
 
     def claimed(self, attempts: Sequence[Attempt], sent: float) -> None:
         """These were claimed by a call that was sent at this moment and has just been answered; it
         may set their `trace`."""
+
+    def adopted(self, attempts: Sequence[Attempt], sent: float) -> None:
+        """These were claimed by another process and are this one's from now on; as `claimed`."""
 
     def settled(self, endings: Sequence[Ending], stale: Sequence[Stale]) -> None:
         """These attempts have ended: their endings were just written, but for the stale ones."""
@@ -74,11 +80,34 @@ class Observer:
     def reconciled(self, done: Reconciled) -> None:
         """A round of the reconciler."""
 
+    def reclaimed(self, taken: Sequence[Reclaimed]) -> None:
+        """These leases were taken away from a process that is known to be dead."""
+
     def event(self, event: Event) -> None:
         """Something that is reported; here at once, and none is left out."""
 
     def flush(self) -> None:
         """The process is about to end without further notice: let out what is held back."""
+
+    def working(self, worker: str, look: Callable[[], Mapping[str, Any]]) -> None:
+        """A worker begins; how it stands (running, concurrency, draining) may be asked at any time,
+        from any thread."""
+
+    def left(self, worker: str) -> None:
+        """It has ended."""
+
+    # A worker may have children that observe for themselves. What they have observed so far comes
+    # as a line, again and again; the last one stands when the child is no more.
+
+    def words(self) -> bytes:
+        """All that was observed here so far, as a line for the process above."""
+        return b"\n"
+
+    def heard(self, child: str, line: bytes) -> None:
+        """The words of a child."""
+
+    def lost(self, child: str) -> None:
+        """It has ended, and says no more."""
 
 
 NOBODY = Observer()

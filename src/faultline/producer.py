@@ -186,6 +186,8 @@ class Producer:
             return pool
         from psycopg_pool import ConnectionPool
 
+        # A connection has the dumpers that were registered before it was opened.
+        from faultline import columns  # noqa: F401
         from faultline.connect import connect, conninfo
 
         with self._lock:

@@ -115,6 +115,18 @@ class Reading:
         """What waits where, counted only so far."""
         return self._select(conn, "depths", "order by queue")
 
+    def version(self, conn: Connection[Any]) -> int:
+        """Of the installation."""
+        return int(self._select(conn, "schema_version()", "")[0]["version"])
+
+    def waiting(self, conn: Connection[Any]) -> list[Record]:
+        """For how long the oldest job of each queue has been due."""
+        return self._select(conn, "waiting", "order by queue")
+
+    def upkeep(self, conn: Connection[Any]) -> Record:
+        """What is left undone."""
+        return self._select(conn, "upkeep", "")[0]
+
     def refusals(self, conn: Connection[Any], job_id: UUID) -> list[Record]:
         """The stale writes of one job that were refused, oldest first."""
         return self._select(conn, "refusals", "where job_id = %s order by id", job_id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,16 +15,21 @@ import typer
 from faultline.cli import options
 from faultline.cli.database import Installation, installation
 from faultline.cli.display import plural, print_json
+from faultline.cli.worker import MetricsHost, MetricsPort
 from faultline.config import Settings
 from faultline.database import database_url
+from faultline.events import MetricsServed
 from faultline.log import log_to
 
 if TYPE_CHECKING:
     from faultline.events import Emit
+    from faultline.observer import Observer
 
 
 def reconcile(
     once: Annotated[bool, typer.Option("--once", help="Do what is due, say so, and end.")] = False,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     as_json: options.AsJson = False,
 ) -> None:
     """Take over expired leases and queue due jobs.
@@ -42,11 +47,18 @@ def reconcile(
             return
     settings = Settings.from_environment()
     emit = log_to(sys.stdout, "json" if as_json else "text")
-    if not as_json:
-        typer.echo("reconciling; Ctrl-C ends it")
     import asyncio
 
-    raise typer.Exit(asyncio.run(_until_a_signal(settings, emit)))
+    from faultline.telemetry import Telemetry
+
+    telemetry = Telemetry()
+    with ExitStack() as until_the_end:
+        if metrics_port is not None:
+            port = until_the_end.enter_context(telemetry.serving(metrics_host, metrics_port))
+            emit(MetricsServed("reconciler", metrics_host, port))
+        if not as_json:
+            typer.echo("reconciling; Ctrl-C ends it")
+        raise typer.Exit(asyncio.run(_until_a_signal(settings, emit, telemetry)))
 
 
 def _once(here: Installation, *, as_json: bool) -> None:
@@ -71,14 +83,18 @@ def _once(here: Installation, *, as_json: bool) -> None:
     )
 
 
-async def _until_a_signal(settings: Settings, emit: Emit) -> int:
+async def _until_a_signal(settings: Settings, emit: Emit, observer: Observer) -> int:
     import asyncio
 
     from faultline.worker.reconciler import reconcile_forever
 
     forever = asyncio.ensure_future(
         reconcile_forever(
-            database_url(settings), settings.schema, emit, listen_url=settings.listen_url
+            database_url(settings),
+            settings.schema,
+            emit,
+            listen_url=settings.listen_url,
+            observer=observer,
         )
     )
     ended_by: list[int] = []

@@ -27,6 +27,19 @@ Queues = Annotated[
 Concurrency = Annotated[
     int, typer.Option("--concurrency", "-c", min=1, metavar="N", help="Jobs at once.")
 ]
+Grace = Annotated[
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="How long SIGTERM waits for running jobs."),
+]
+Poll = Annotated[
+    float,
+    typer.Option(min=0.01, metavar="SECONDS", help="How often to look when nothing is announced."),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(min=0, max=65535, metavar="N", help="Answer Prometheus on this port."),
+]
+MetricsHost = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen for it.")]
 
 
 class LogForm(StrEnum):
@@ -68,16 +81,10 @@ def worker(
         int | None,
         typer.Option(min=1, metavar="N", help="End after so many jobs; a child: start anew."),
     ] = None,
-    grace_seconds: Annotated[
-        float,
-        typer.Option(min=0, metavar="SECONDS", help="How long SIGTERM waits for running jobs."),
-    ] = 30.0,
-    poll_seconds: Annotated[
-        float,
-        typer.Option(
-            min=0.01, metavar="SECONDS", help="How often to look when nothing is announced."
-        ),
-    ] = 1.0,
+    grace_seconds: Grace = 30.0,
+    poll_seconds: Poll = 1.0,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     log: Log = LogForm.TEXT,
     log_level: Level = LogLevel.INFO,
 ) -> None:
@@ -90,6 +97,7 @@ def worker(
     Example:
       faultline worker app:app
       faultline worker shop/jobs.py:app --queues billing,mail --concurrency 50 --log json
+      faultline worker app:app --processes 4 --metrics-port 9464
     """
     from faultline.reference import import_app
     from faultline.worker import WorkerOptions, run
@@ -103,6 +111,8 @@ def worker(
         max_jobs=max_jobs,
         grace_seconds=grace_seconds,
         poll_seconds=poll_seconds,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
         log=log.value,
         log_level=log_level.value,
     )

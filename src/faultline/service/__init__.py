@@ -12,6 +12,7 @@
     access       in which role, on which connection
     risk         what endangers leases, scored (pure); observing: what it is scored from
     watch        one look a second for all who watch
+    metrics      for Prometheus: what this process did, and what only the database knows
     tokens       who may call; requests, problem, openapi: what is common to all answers
 
 Nothing here decides about a job: it calls the verbs and reads the views, as anybody may.
@@ -25,7 +26,7 @@ from fastapi import FastAPI, Security
 from fastapi.security import HTTPBearer
 
 from faultline import __version__
-from faultline.service import inspector, jobs
+from faultline.service import inspector, jobs, metrics
 from faultline.service.access import Access
 from faultline.service.health import Health
 from faultline.service.openapi import describe
@@ -78,6 +79,7 @@ def service(
     web.state.health = Health(app)
     web.state.limits = limits or Limits()
     web.state.watch = Watch(web.state.access, web.state.limits)
+    web.state.gauges = metrics.Gauges(web.state.access, web.state.health, web.state.limits)
     install(web)
     web.include_router(jobs.health)
     guarded: dict[str, Any] = {"dependencies": [Security(_bearer)]}
@@ -87,9 +89,10 @@ def service(
         web.include_router(jobs.changing, **guarded)
     web.include_router(jobs.reading, **guarded)
     web.include_router(inspector.router, **guarded)
+    web.include_router(metrics.router, **guarded)
     describe(web)
     # The last one added is the outermost.
     web.add_middleware(Bounded, max_bytes=max_body_bytes)
     web.add_middleware(Doorkeeper, tokens=Tokens(token, read_token), trust=trust)
-    web.add_middleware(Recorded)
+    web.add_middleware(Recorded, tally=app.telemetry.tally)
     return web

@@ -52,6 +52,7 @@ class Access:
             lambda: app.schema,
             max_connections=MAX_CONNECTIONS,
             wait_seconds=WAIT_SECONDS,
+            observer=lambda: app.telemetry,
         )
 
     @cached_property

@@ -36,9 +36,12 @@ class Health:
 
     async def check(self) -> None:
         """Returns if all is well; raises DatabaseUnavailable, SchemaMismatch or another."""
-        wrong = await asyncio.get_running_loop().run_in_executor(self._thread, self._answer)
-        if wrong is not None:
+        if (wrong := await self.wrong()) is not None:
             raise wrong.with_traceback(None)
+
+    async def wrong(self) -> FaultlineError | None:
+        """What is wrong, if anything."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._answer)
 
     def _answer(self) -> FaultlineError | None:
         if time.monotonic() >= self._until:

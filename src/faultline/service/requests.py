@@ -1,4 +1,5 @@
-"""Around every request: a limit on its body, one line in the log, and no error that gets away.
+"""Around every request: a limit on its body, one line in the log, and no error that gets away. It
+is counted too.
 
 The line has the method, the route (as declared, not as asked for), the status and the time: neither
 a payload nor a token can be in it. A bug of ours is logged by its kind and place; its message may
@@ -15,8 +16,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from faultline.service.problem import Problem, problem_of
+from faultline.telemetry.tally import Tally
 
 MAX_DISCARDED_BYTES = 64 << 20
+CUT_OFF = 499  # as others count a request whose client has gone
 
 log = logging.getLogger("faultline.service")
 
@@ -80,8 +83,9 @@ def _announced(scope: Scope) -> int:
 class Recorded:
     """ASGI middleware, the outermost: logs each request, and answers for our own bugs."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, tally: Tally) -> None:
         self._app = app
+        self._tally = tally
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -106,10 +110,11 @@ class Recorded:
             await problem.response()(scope, receive, watched)
         finally:
             route = getattr(scope.get("route"), "path", "-")
-            took_ms = 1000 * (time.monotonic() - began)
+            took = time.monotonic() - began
+            self._tally.requested(route, scope["method"], status or CUT_OFF, took)
             # A load balancer that asks every second would fill the log with good news.
             level = logging.DEBUG if (route, status) == ("/health", 200) else logging.INFO
-            said = (scope["method"], route, status or "cut off", took_ms)
+            said = (scope["method"], route, status or "cut off", 1000 * took)
             log.log(level, "%s %s %s %.0f ms", *said)
 
 

@@ -3,22 +3,29 @@
     app.telemetry.tally         what was counted; cheap enough to be always on
     app.telemetry.tracing       spans, where the application has OpenTelemetry
 
+    catalogue    every metric there is
+    sums         numbers by metric and labels; tally counts them, exposition shows them
+
 The worker knows none of this: it is given an `Observer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from faultline.errors import FaultlineError
 from faultline.observer import Observer, Sending
 from faultline.telemetry.tally import Tally
 from faultline.telemetry.tracing import Tracing
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
     from faultline.events import Event
-    from faultline.jobs import Lane, Reconciled, Stale
+    from faultline.jobs import Lane, Reclaimed, Reconciled, Stale
+    from faultline.task import Task
     from faultline.worker.attempt import Attempt
     from faultline.worker.endings import Ending
 
@@ -26,9 +33,26 @@ if TYPE_CHECKING:
 class Telemetry(Observer):
     """Both, of one app in one process."""
 
-    def __init__(self) -> None:
-        self.tally = Tally()
+    def __init__(self, tasks: Mapping[str, Task[Any, Any]] | None = None) -> None:
+        self.tally = Tally(tasks)
         self.tracing = Tracing()
+
+    # ── for whoever shows it ─────────────────────────────────────────────────────────────────────
+
+    def collector(self) -> Collector:
+        """What this process has counted, for a registry of prometheus_client."""
+        with _needs_metrics():
+            from faultline.telemetry.exposition import Exposition
+        return Exposition(self.tally.snapshot)
+
+    def serving(self, host: str, port: int) -> AbstractContextManager[int]:
+        """Answer Prometheus at this address for the duration of a block, which is given the port;
+        with it goes what is in prometheus_client's own registry."""
+        with _needs_metrics():
+            from faultline.telemetry.exposition import serving
+        return serving(self.collector(), host, port)
+
+    # ── what is observed ─────────────────────────────────────────────────────────────────────────
 
     @contextmanager
     def enqueueing(self, task: str, counts: Mapping[str, int]) -> Iterator[Sending]:
@@ -42,12 +66,19 @@ class Telemetry(Observer):
     def called(self, verb: str, seconds: float, *, failed: bool) -> None:
         self.tally.called(verb, seconds, failed=failed)
 
+    def clock(self, database_seconds: float) -> None:
+        self.tally.clock(database_seconds)
+
     def lanes(self, lanes: Sequence[Lane]) -> None:
         self.tally.lanes(lanes)
         self.tracing.lanes(lanes)
 
     def claimed(self, attempts: Sequence[Attempt], sent: float) -> None:
         self.tally.claimed(attempts, sent)
+        self.tracing.claimed(attempts, sent)
+
+    def adopted(self, attempts: Sequence[Attempt], sent: float) -> None:
+        self.tally.adopted(attempts, sent)
         self.tracing.claimed(attempts, sent)
 
     def settled(self, endings: Sequence[Ending], stale: Sequence[Stale]) -> None:
@@ -60,9 +91,40 @@ class Telemetry(Observer):
     def reconciled(self, done: Reconciled) -> None:
         self.tally.reconciled(done)
 
+    def reclaimed(self, taken: Sequence[Reclaimed]) -> None:
+        self.tally.reclaimed(taken)
+
     def event(self, event: Event) -> None:
         self.tally.event(event)
         self.tracing.event(event)
 
     def flush(self) -> None:
         self.tracing.flush()
+
+    def working(self, worker: str, look: Callable[[], Mapping[str, Any]]) -> None:
+        self.tally.working(worker, look)
+
+    def left(self, worker: str) -> None:
+        self.tally.left(worker)
+
+    def words(self) -> bytes:
+        return self.tally.words()
+
+    def heard(self, child: str, line: bytes) -> None:
+        self.tally.heard(child, line)
+
+    def lost(self, child: str) -> None:
+        self.tally.lost(child)
+
+
+@contextmanager
+def _needs_metrics() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "prometheus_client":
+            raise
+        raise FaultlineError(
+            "this needs prometheus_client, which is not installed: "
+            "pip install 'faultline-queue[metrics]'"
+        ) from error

@@ -18,7 +18,7 @@
     session      a connection whose every call is bounded in time; outage: what to do without one
     runner       the loop of a process of its own
     announcer    lets events out through a thread of their own
-    parent       several processes; child: one of them
+    parent       several processes; child: one of them; passing: what it observes goes up
 
 Nothing here decides whether a write is accepted: the database does. The worker's clock only makes
 it stop early.
@@ -28,11 +28,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from faultline.errors import InvalidArgument
-from faultline.events import Emit
+from faultline.events import Emit, MetricsServed
 from faultline.log import log_to
 from faultline.reference import reference_of
 from faultline.worker.child import Spec
@@ -56,6 +58,23 @@ def run(
 ) -> int:
     """Run a worker, or several processes of it, until SIGTERM or Ctrl-C; the exit status."""
     options = named(options or WorkerOptions())
+    emit = emit or log_to(sys.stdout, options.log, options.log_level)
+    with _served(app, options, emit):
+        return _run(app, options, emit, reference)
+
+
+@contextmanager
+def _served(app: App, options: WorkerOptions, emit: Emit) -> Iterator[None]:
+    """With metrics for whoever scrapes them, if that is asked for."""
+    if options.metrics_port is None:
+        yield
+        return
+    with app.telemetry.serving(options.metrics_host, options.metrics_port) as port:
+        emit(MetricsServed(str(options.name), options.metrics_host, port))
+        yield
+
+
+def _run(app: App, options: WorkerOptions, emit: Emit, reference: str | None) -> int:
     if options.processes == 1:
         return run_to_end(Worker(app, options, emit, reference=reference).main())
     reference = reference or reference_of(app)
@@ -65,11 +84,11 @@ def run(
             "run `faultline worker module:app --processes N`"
         )
     name = str(options.name)
-    spec = Spec(reference, replace(options, queues=options.queues or tuple(app.queues)))
-    emit = emit or log_to(sys.stdout, options.log, options.log_level)
+    queues = options.queues or tuple(app.queues)
+    spec = Spec(reference, replace(options, queues=queues, metrics_port=None))
 
     async def main() -> int:
-        return await Parent(name, app.url, app.schema, spec, emit).main()
+        return await Parent(name, app.url, app.schema, spec, emit, app.telemetry).main()
 
     return run_to_end(main())
 
@@ -79,13 +98,15 @@ async def arun(app: App, options: WorkerOptions | None = None, emit: Emit | None
     options = named(options or WorkerOptions())
     if options.processes > 1:
         raise InvalidArgument("several processes need signals: use run_worker, or faultline worker")
-    worker = Worker(app, options, emit)
-    worker.prepare()
-    running = asyncio.ensure_future(worker.run())
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        worker.drain()
-        worker.drain()
-        await running
-        raise
+    emit = emit or log_to(sys.stdout, options.log, options.log_level)
+    with _served(app, options, emit):
+        worker = Worker(app, options, emit)
+        worker.prepare()
+        running = asyncio.ensure_future(worker.run())
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            worker.drain()
+            worker.drain()
+            await running
+            raise

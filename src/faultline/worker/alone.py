@@ -15,6 +15,7 @@ import signal
 from contextlib import suppress
 from functools import partial
 
+from faultline.observer import NOBODY, Observer
 from faultline.worker.attempt import Attempt
 from faultline.worker.child import Child, Spec
 from faultline.worker.endings import Died, Ending, Gone
@@ -30,8 +31,9 @@ def apart(worker: str) -> str:
 class Alone:
     """Starts the processes of one worker's suspects."""
 
-    def __init__(self, worker: str, spec: Spec) -> None:
+    def __init__(self, worker: str, spec: Spec, observer: Observer = NOBODY) -> None:
         self._spec = spec
+        self._observer = observer
         self.name = apart(worker)
 
     async def run(self, attempt: Attempt) -> Ending | None:
@@ -44,7 +46,8 @@ class Alone:
         name = f"{self.name}.{secrets.token_hex(3)}"  # each its own: a job may run alone twice
         heard, said = os.pipe()
         try:
-            child = await Child.start(self._spec.for_lease(name, attempt.lease, said))
+            spec = self._spec.for_lease(name, attempt.lease, said)
+            child = await Child.start(spec, self._observer)
         except BaseException:
             os.close(heard)
             raise

@@ -3,7 +3,8 @@
     python -m faultline.worker        reads one line of JSON, the Spec, on its standard input
 
 The pipe stays open as long as the parent lives: when it closes, the child drains by itself. A child
-that runs one job alone says through a second pipe that it keeps the job's lease from now on.
+that runs one job alone says through a second pipe that it keeps the job's lease from now on. What
+it has observed goes back through another (`passing`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any, Self
 from uuid import UUID
 
 from faultline.jobs import Lease
+from faultline.observer import NOBODY, Observer
 from faultline.worker.options import WorkerOptions
+from faultline.worker.passing import Hearing
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Spec:
     lease: Lease | None = None  # one job, claimed already, to be run alone
     kept: int | None = None  # the pipe to say so when this process keeps its lease
     has_siblings: bool = False  # which do the same
+    words: int | None = None  # the pipe for what it observes
 
     def to_line(self) -> bytes:
         """As it goes through the pipe."""
@@ -44,7 +48,14 @@ class Spec:
         if lease is not None:
             lease = Lease(**{**lease, "job_id": UUID(lease["job_id"])})
         options = WorkerOptions(**values["options"])
-        return cls(values["app"], options, lease, values["kept"], values["has_siblings"])
+        return cls(
+            values["app"],
+            options,
+            lease,
+            values["kept"],
+            values["has_siblings"],
+            values["words"],
+        )
 
     def for_lease(self, name: str, lease: Lease, kept: int) -> Spec:
         """The same worker under another name, for one job that was claimed already."""
@@ -54,23 +65,33 @@ class Spec:
 class Child:
     """One child process, from the parent's side."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, hearing: Hearing) -> None:
         self._process = process
+        self._hearing = hearing
 
     @classmethod
-    async def start(cls, spec: Spec) -> Self:
-        """Start it, in a group of its own: Ctrl-C is the parent's to pass on."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "faultline.worker",
-            stdin=asyncio.subprocess.PIPE,
-            process_group=0,
-            pass_fds=() if spec.kept is None else (spec.kept,),
-        )
+    async def start(cls, spec: Spec, observer: Observer = NOBODY) -> Self:
+        """Start it, in a group of its own: Ctrl-C is the parent's to pass on. The observer hears
+        what it observes."""
+        hearing = Hearing(observer, str(spec.options.name))
+        spec = replace(spec, words=hearing.write)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "faultline.worker",
+                stdin=asyncio.subprocess.PIPE,
+                process_group=0,
+                pass_fds=[pipe for pipe in (spec.kept, spec.words) if pipe is not None],
+            )
+        except BaseException:
+            hearing.close()
+            raise
+        finally:
+            hearing.started()
         assert process.stdin is not None
         process.stdin.write(spec.to_line())
-        return cls(process)
+        return cls(process, hearing)
 
     @property
     def pid(self) -> int:
@@ -79,7 +100,9 @@ class Child:
 
     async def wait(self) -> int:
         """Its exit status, when it has ended; negative: the signal that killed it."""
-        return await self._process.wait()
+        status = await self._process.wait()
+        self._hearing.close()
+        return status
 
     def send_signal(self, sign: signal.Signals) -> None:
         """Pass a signal on."""

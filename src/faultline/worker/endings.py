@@ -198,10 +198,20 @@ class Died(Ending):
 
     outcome = "expired"
     worker: str
+    taken: Sequence[Reclaimed] = ()  # what became of it, once that is written
+
+    @property
+    def batch(self) -> Any:
+        return self
 
     def call(self, verbs: Protocol, batch: Sequence[Died]) -> Call[list[Stale]]:
-        call = verbs.reclaim_dead(self.worker, [ending.attempt.job_id for ending in batch])
-        return _read_as(call, lambda _: [])
+        call = verbs.reclaim_dead(self.worker, [self.attempt.job_id])
+
+        def read(rows: list[Row]) -> list[Stale]:
+            self.taken = call.read(rows)
+            return []
+
+        return _read_as(call, read)
 
 
 @dataclass(slots=True, eq=False)

@@ -30,6 +30,10 @@ class WorkerOptions:
     """How often to look for work, expired leases and due jobs when nothing is announced."""
     name: str | None = None
     """How the worker is called in the database, before a random part; by default host, process."""
+    metrics_port: int | None = None
+    """Answer Prometheus here; one port for all processes. None: nowhere."""
+    metrics_host: str = "127.0.0.1"
+    """Where to listen for it."""
     log: Literal["text", "json"] = "text"
     """How events are written to standard output."""
     log_level: Level = "info"

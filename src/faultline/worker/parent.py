@@ -18,6 +18,7 @@ import psycopg
 from faultline.errors import FaultlineError
 from faultline.events import Emit, ProcessDied, WorkerExit
 from faultline.jobs import Reclaimed
+from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
 from faultline.worker.alone import apart
 from faultline.worker.announcer import Announcer
@@ -33,12 +34,21 @@ CALL_SECONDS = 5.0
 class Parent:
     """Keeps a number of children alive until it is asked to end."""
 
-    def __init__(self, name: str, url: str, schema: str, spec: Spec, emit: Emit) -> None:
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        schema: str,
+        spec: Spec,
+        emit: Emit,
+        observer: Observer = NOBODY,
+    ) -> None:
         self._name = name
+        self._observer = observer
         self._verbs = Protocol(schema)
         self._url = url
         self._spec = spec
-        self._emit = Announcer(name, emit)
+        self._emit = Announcer(name, emit, observer)
         self._children: dict[str, Child] = {}
         self._ending = asyncio.Event()
 
@@ -85,7 +95,8 @@ class Parent:
 
     async def _run_one(self, name: str) -> int:
         options = replace(self._spec.options, name=name, processes=1)
-        child = await Child.start(replace(self._spec, options=options, has_siblings=True))
+        spec = replace(self._spec, options=options, has_siblings=True)
+        child = await Child.start(spec, self._observer)
         self._children[name] = child
         if self._ending.is_set():  # while it was being started
             child.send_signal(signal.SIGTERM)
@@ -105,6 +116,7 @@ class Parent:
                 taken += found
             await session.run(self._verbs.leave(name), CALL_SECONDS)
         await session.close()
+        self._observer.reclaimed(taken)
         self._emit(ProcessDied(name, status, len(taken)))
         for event in reclaimed_events(self._name, taken):
             self._emit(event)

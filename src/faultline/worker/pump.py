@@ -72,6 +72,7 @@ class Pump:
         self._known = known  # every attempt in hand
         self._poll_seconds = poll_seconds
         self._apart = apart  # whose the leases of suspects are
+        self._observer = observer
         self._lanes = Lanes(queues, verbs, session, observer)
         self._observer = observer
         self._outage = Outage(worker, emit)

@@ -52,7 +52,7 @@ class Session:
         """The connection, opened if there is none."""
         if self._conn is not None and not self._conn.closed:
             return self._conn
-        opening = aconnect(self._url, schema=self._schema)
+        opening = aconnect(self._url, schema=self._schema, on_clock=self._observer.clock)
         opened = await asyncio.wait_for(opening, self._connect_seconds)
         self._conn = opened
         return opened

@@ -48,6 +48,7 @@ from faultline.worker.endings import Completed, Ending, Released
 from faultline.worker.execution import Execution
 from faultline.worker.keeper import STUCK, Keeper
 from faultline.worker.options import WorkerOptions
+from faultline.worker.passing import Sender
 from faultline.worker.pump import Pump
 from faultline.worker.reconciler import Reconciler
 from faultline.worker.session import Session
@@ -82,6 +83,7 @@ class Worker:
         self._hands = Hands()
         self._only: Lease | None = None  # the one job of a process that runs it alone
         self._say_kept: int | None = None
+        self._sender: Sender | None = None  # of a child: tells the parent what is observed
         self._has_siblings = False
         self._begun = 0
         self._draining = False
@@ -96,6 +98,8 @@ class Worker:
         if spec is not None:
             self._only, self._say_kept = spec.lease, spec.kept
             self._has_siblings = spec.has_siblings
+            if spec.words is not None:
+                self._sender = Sender(self._observer, spec.words)
         self.prepare()
         if parent is not None:
             loop.add_reader(parent, self._heard_from_parent, parent)
@@ -109,6 +113,7 @@ class Worker:
             used = await self._pump.begin()
             self._keeper.start()
             if only is None:
+                self._observer.working(self.name, lambda: self._beat()[1])
                 self._announce(used)
             else:
                 await self._take_over(only)
@@ -122,7 +127,8 @@ class Worker:
             await self._pump.close()
             await self._session.close()
             await self._means.pool.aclose()
-            self._emit.close()
+            self._observer.left(self.name)
+            self._say_last()
         return {"stuck": STUCK, "database away": 1}.get(self._reason, 0)
 
     def drain(self) -> None:
@@ -237,7 +243,10 @@ class Worker:
         """These were claimed by a call that was sent at this moment: begin them."""
         tasks, means = self._app.tasks, self._means
         attempts = [Attempt(lease, tasks.get(lease.task), sent, means) for lease in leases]
-        self._observer.claimed(attempts, sent)
+        if self._only is None:
+            self._observer.claimed(attempts, sent)
+        else:
+            self._observer.adopted(attempts, sent)
         self._hands.take(attempts)
         self._keeper.taken(attempts, sent)
         if self._only is None and wants(self._emit, LeaseAcquired.level):
@@ -286,14 +295,20 @@ class Worker:
     def _alone(self) -> Alone | None:
         if self._reference is None or self._only is not None:
             return None
-        options = replace(self.options, processes=1, max_jobs=None, queues=tuple(self.queues))
-        return Alone(self.name, Spec(self._reference, options))
+        options = replace(
+            self.options,
+            processes=1,
+            max_jobs=None,
+            queues=tuple(self.queues),
+            metrics_port=None,
+        )
+        return Alone(self.name, Spec(self._reference, options), self._observer)
 
     # ── ending ───────────────────────────────────────────────────────────────────────────────────
 
     def _last(self) -> None:
         """The process is given up."""
-        self._emit.close()
+        self._say_last()
         self._observer.flush()
 
     def _end_because(self, reason: str) -> None:
@@ -329,6 +344,12 @@ class Worker:
             with suppress(BrokenPipeError):  # it died meanwhile: nobody to tell
                 os.write(self._say_kept, b"!")
             os.close(self._say_kept)
+
+    def _say_last(self) -> None:
+        """Before the process ends, whoever ends it."""
+        self._emit.close()
+        if self._sender is not None:
+            self._sender.close()
 
     def _announce(self, used: set[str]) -> None:
         known = used.union(self._app.queues)

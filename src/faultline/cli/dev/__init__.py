@@ -16,7 +16,15 @@ import typer
 
 from faultline.cli.dev.reload import Reload
 from faultline.cli.migrate import bring_up_to_date
-from faultline.cli.worker import Concurrency, Level, LogLevel, Queues, Reference, split_names
+from faultline.cli.worker import (
+    Concurrency,
+    Level,
+    LogLevel,
+    MetricsPort,
+    Queues,
+    Reference,
+    split_names,
+)
 from faultline.config import Settings
 from faultline.database import database_url as url
 from faultline.launcher import Server
@@ -32,6 +40,7 @@ def dev(
     app: Reference,
     queues: Queues = None,
     concurrency: Concurrency = 20,
+    metrics_port: MetricsPort = None,
     log_level: Level = LogLevel.INFO,
 ) -> None:
     """Try an app: database, schema, and a worker that reloads.
@@ -49,6 +58,7 @@ def dev(
         *(f"--queues={name}" for name in split_names(queues)),
         *(f"--concurrency={concurrency}", f"--grace-seconds={_GRACE_SECONDS}"),
         f"--log-level={log_level}",
+        *([] if metrics_port is None else [f"--metrics-port={metrics_port}"]),
     ]
     settings = Settings.from_environment()
     with Reload(command, Path.cwd()) as worker, _database(settings) as words:

@@ -30,6 +30,23 @@ begin
     return coalesce(due_at.run_at, due_at.moment) + make_interval(secs => due_at.delay_seconds);
 end $$;
 
+-- with_due: the headers of a job; one that has to wait carries the moment until when, in seconds
+-- since 1970: whoever claims it can tell how late that is, and nothing else has to keep it. That
+-- name is ours: what a producer says under it is dropped. Headers that are no object (possible from
+-- SQL) are left as they are.
+create or replace function {schema}.with_due(
+    headers jsonb, run_at timestamptz, moment timestamptz
+) returns jsonb
+language sql immutable
+return case
+    when run_at > moment and coalesce(jsonb_typeof(headers), 'null') in ('object', 'null')
+    then coalesce(nullif(headers, 'null'), '{}')
+         || jsonb_build_object('faultline-due', extract(epoch from run_at))
+    when headers ? 'faultline-due' and jsonb_typeof(headers) = 'object'
+    then headers - 'faultline-due'
+    else headers
+end;
+
 -- check_options: what a job may be told about its attempts.
 --
 -- Raises   LF003.

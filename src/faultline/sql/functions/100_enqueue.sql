@@ -2,6 +2,7 @@
 --
 -- Ensures  the job and its pointer exist together, once: a known id, or an idempotency key that was
 --          used with the same payload, gives the first job back and writes nothing. (I7)
+--          A job that is not due yet has the header faultline-due; see with_due.
 -- Locks    nothing that exists; a key that another open transaction is using is waited for, 5 s.
 -- Raises   LF003 bad argument, LF004 payload over the limit, LF002 key used with another payload,
 --          55P03 key in flight.
@@ -49,7 +50,7 @@ begin
                      backoff_seconds, backoff_cap_seconds, task, producer, payload, headers)
     values (v_id, v_now, v_lane, enqueue.max_attempts, enqueue.max_crashes, enqueue.lease_seconds,
             enqueue.backoff_seconds, enqueue.backoff_cap_seconds, enqueue.task, session_user,
-            enqueue.payload, enqueue.headers)
+            enqueue.payload, with_due(enqueue.headers, v_run_at, v_now))
         on conflict (id) do nothing;
     if not found then
         return v_id;

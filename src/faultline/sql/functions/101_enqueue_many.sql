@@ -29,6 +29,7 @@ as $$
 declare
     v_now timestamptz := clock_timestamp();
     v_run_at timestamptz := due_at(enqueue_many.delay_seconds, enqueue_many.run_at, v_now);
+    v_headers jsonb := with_due(enqueue_many.headers, v_run_at, v_now);
     v_lane integer;
     v_ids uuid[] := enqueue_many.ids;
     v_lowest uuid := id_at(v_now - interval '1 day');  -- once, not once a row: 3 µs a job
@@ -63,7 +64,7 @@ begin
         select i, v_now, v_lane, enqueue_many.max_attempts, enqueue_many.max_crashes,
                enqueue_many.lease_seconds, enqueue_many.backoff_seconds,
                enqueue_many.backoff_cap_seconds, enqueue_many.task, session_user, p,
-               enqueue_many.headers
+               v_headers
           from rows from (unnest(v_ids), jsonb_array_elements(enqueue_many.payloads)) u(i, p)
             on conflict (id) do nothing
         returning id)
