@@ -18,21 +18,25 @@ help: ## list the targets
 .venv/.report: .venv/.ready
 	@PYTHON="$(PYTHON)" scripts/setup.sh report
 
+.venv/.browser: .venv/.ready
+	@PYTHON="$(PYTHON)" scripts/setup.sh browser
+
 .PHONY: setup
 setup: .venv/.ready ## make .venv with everything in it (the other targets do this by themselves)
 
 .PHONY: demo
-demo: .venv/.ready ## watch a stalled worker come back and be refused (seconds; embedded server)
+demo: .venv/.ready ## watch a stalled worker come back and be refused (seconds); SERVE=1: in a browser, too
 	@$(PY) -m proofs.demo
+	@$(if $(SERVE),$(PY) -m proofs.live,true)
 
 .PHONY: test
-test: .venv/.report ## the whole suite, in parallel, on an embedded PostgreSQL; then the quick schedules and drills
+test: .venv/.report .venv/.browser ## the whole suite, in parallel, on an embedded PostgreSQL; then the quick schedules and drills
 	@$(PY) -m pytest -q -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory explore-quick
 	@$(MAKE) --no-print-directory drills-quick
 
 .PHONY: check
-check: .venv/.report ## format, lint, types, tidy
+check: .venv/.report .venv/.browser ## format, lint, types, tidy
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
@@ -75,6 +79,14 @@ duel: .venv/.ready ## the stalled worker against other queues, DUELS times at ea
 .PHONY: report
 report: .venv/.report ## reports/latest/report.html, from what drills, comparison, duel and demo have left
 	@$(PY) -m proofs.report
+
+.PHONY: screenshots
+screenshots: .venv/.report .venv/.browser ## docs/screenshots and docs/gifs, from a real run in Chromium (2 minutes)
+	@$(PY) -m proofs.pictures
+
+.PHONY: dashboard-hour
+dashboard-hour: .venv/.browser ## the dashboard left open for MINUTES (default 10) beside busy workers: it does not grow
+	@$(PY) -m proofs.hour --minutes $(MINUTES)
 
 .PHONY: mutants
 mutants: .venv/.ready ## remove each guard in turn; the proofs named for it must fail every time (minutes)

@@ -217,6 +217,11 @@ def demo(settings: Settings, console: Console) -> int:
     summary = summarise(played, found)
     for complaint in found["invalid"]:
         print(f"invalid: {complaint}", file=sys.stderr)
+    console.print(
+        "\nTo stall a worker yourself, and watch it in a browser: make demo SERVE=1, then "
+        "http://127.0.0.1:8001/dashboard",
+        soft_wrap=True,
+    )
     SUMMARY.parent.mkdir(parents=True, exist_ok=True)
     SUMMARY.write_text(json.dumps(summary, indent=2) + "\n")
     console.file.flush()

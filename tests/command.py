@@ -22,7 +22,7 @@ STARTS_PROCESSES = {"db", "dev", "drill", "worker"}  # these do, and are loaded 
 
 def faultline(*arguments: str, home: Path, status: int = 0, **environment: str) -> str:
     """What it printed; with a status other than 0, what it complained about on stderr."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
     done = subprocess.run(
         [*FAULTLINE, *arguments],
         env={**kept, "FAULTLINE_HOME": str(home), **environment},
@@ -52,7 +52,11 @@ class CommandLine:
     ) -> None:
         self.directory = directory
         self.environment = {
-            **{name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ},
+            **{
+                name: os.environ[name]
+                for name in ("PATH", "LANG", "PYTHONPATH")
+                if name in os.environ
+            },
             "FAULTLINE_HOME": str(home),
             "FAULTLINE_DATABASE_URL": url,
             **environment,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 from faultline.cli.dev.reload import snapshot
 from faultline.launcher import Server
 from tests.command import CommandLine
+from tests.serving import Client
 from tests.stage import Stage, until
 
 APP = """
@@ -32,7 +36,8 @@ class Dev:
     """A running `faultline dev`, and all it has said."""
 
     def __init__(self, faultline: CommandLine, *arguments: str) -> None:
-        self.process = faultline.start("dev", "app:app", *arguments)
+        one = ("--workers", "1", "--port", "0")  # what is said twice is counted twice
+        self.process = faultline.start("dev", "app:app", *(arguments or one))
         self.lines: list[str] = []
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -86,7 +91,8 @@ def test_one_command_gives_a_database_a_schema_and_a_worker_and_takes_them_away_
 ) -> None:
     with Dev(alone) as dev:
         said = dev.has_said("serves default")
-        assert [line.split()[0] for line in said.splitlines()[:3]] == ["database", "schema", "try"]
+        begins = ["database", "schema", "dashboard", "try"]
+        assert [line.split()[0] for line in said.splitlines()[:4]] == begins
         assert "faultline enqueue" in said
         assert alone("enqueue", "answer", "--wait", "--timeout", "60") == "1\n"
         assert dev.end(signal.SIGINT) == 130
@@ -156,6 +162,41 @@ def test_ending_it_ends_the_worker_too(faultline: CommandLine) -> None:
         assert not Path(f"/proc/{worker}").exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_stalled_worker_is_taken_over_and_ends_with_the_others(
+    stage: Stage, faultline: CommandLine, project: Path
+) -> None:
+    """From the dashboard's own button; and nobody waits for ever for one that is stopped."""
+    slow = "import time\n\n@app.task\ndef slow():\n    time.sleep(3)\n"
+    (project / "app.py").write_text(APP.format(answer=1) + slow)
+    with Dev(faultline, "--workers", "2", "--port", "0") as dev:
+        said = dev.has_said("serves default", times=2)
+        address = re.search(r"dashboard http://127.0.0.1:(\d+)/dashboard", said)
+        assert address is not None
+        job_id = stage.enqueue("slow", lease_seconds=1)
+        until(lambda: stage.state(job_id) == "running", "it runs")
+        worker = stage.job(job_id)["lease_owner"]
+        (pid,) = [pid for pid in children_of(dev.process.pid) if f":{pid}:" in worker]
+        dashboard = Client("127.0.0.1", int(address[1]))
+        form = {"Content_Type": "application/x-www-form-urlencoded"}
+        pressed = dashboard(
+            "POST", "/dashboard/workers", raw=f"pid={pid}&act=stall".encode(), **form
+        )
+        assert "is stopped" in pressed.text
+        until(lambda: stage.state(job_id) == "succeeded", "the other one has done it")
+        assert stage.job(job_id)["fencing_token"] == 2
+        assert dev.end(signal.SIGINT) == 130
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_port_that_is_taken_costs_the_dashboard_and_nothing_else(faultline: CommandLine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Dev(faultline, "--workers", "1", "--port", str(port)) as dev:
+            said = dev.has_said("serves default")
+            assert f"dashboard none: cannot listen on 127.0.0.1 port {port}" in said
+
+
 def children_of(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in text.split()]
@@ -200,7 +241,12 @@ def test_only_the_users_own_python_files_are_watched(project: Path) -> None:
 
 def test_a_terminal_shows_it_all(alone: CommandLine) -> None:
     """Ctrl-C as a person types it: the terminal sends it to the whole foreground group."""
-    script = ["script", "-qec", " ".join(alone.command("dev", "app:app")), "/dev/null"]
+    script = [
+        "script",
+        "-qec",
+        " ".join(alone.command("dev", "app:app", "--workers", "1", "--port", "0")),
+        "/dev/null",
+    ]
     process = subprocess.Popen(
         script,
         env={**alone.environment, "TERM": "xterm-256color", "SHELL": "/bin/sh"},

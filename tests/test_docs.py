@@ -25,8 +25,8 @@ from faultline.fenced.transaction import Transaction
 from faultline.handle import Job
 from faultline.jobs import Status
 from faultline.launcher import Server
+from faultline.risk import HIGH, MEDIUM, RULES
 from faultline.service import service
-from faultline.service.risk import HIGH, MEDIUM, RULES
 from faultline.telemetry.catalogue import METRICS
 from faultline.testing import Testing
 from faultline.worker import WorkerOptions

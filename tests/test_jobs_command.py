@@ -140,6 +140,73 @@ def test_show_tells_the_whole_story_of_a_worker_that_came_back_too_late(
     assert facts["lease"] is None
 
 
+def stale_worker(stage: Stage) -> UUID:
+    """The story of a worker that came back too late, for a job that another one has done."""
+    job_id, token = stage.running("A")
+    stage.verbs.record_step(job_id, token, "reserve", 5).run(stage.conn)
+    # As if it had been claimed and worked at a while ago, so that all of it has its place.
+    stage.execute("update {schema}.job set created_at = created_at - interval '1 minute'")
+    stage.execute("update {schema}.step set at = at - interval '40 seconds'")
+    stage.execute("update {schema}.lease set claimed_at = claimed_at - interval '50 seconds'")
+    stage.expire(job_id)
+    stage.execute("update {schema}.lease set expires_at = expires_at - interval '20 seconds'")
+    assert stage.verbs.reclaim().run(stage.conn)
+    ((_, successor),) = [(lease.job_id, lease.token) for lease in stage.claim("B")]
+    assert stage.verbs.complete([(job_id, token)]).run(stage.conn)
+    stage.verbs.complete([(job_id, successor)]).run(stage.conn)
+    return job_id
+
+
+def test_show_draws_the_story_of_a_stale_worker_along_a_time_axis(
+    stage: Stage, faultline: CommandLine
+) -> None:
+    job_id = str(stale_worker(stage))
+    said = faultline("jobs", "show", job_id).splitlines()
+    place = next(n for n, line in enumerate(said) if line.startswith("#1 A"))
+    first, second = said[place : place + 2]
+    assert [c for c in first if c in "┣◆╫┓✗"] == list("┣◆╫┓✗")
+    assert first.index("┓") == second.index("┗")
+    assert second.split()[-2:] == ["┗✓", "succeeded"]
+    assert "╷enqueued" in said[place - 1]
+    assert max(len(line) for line in said[place - 1 : place + 4]) == 80
+    for columns in (60, 150):
+        status, shown = faultline.in_a_terminal("jobs", "show", job_id, columns=columns)
+        assert status == 0
+        lines = [plain(line) for line in shown.splitlines()]
+        axis = next(line for line in lines if "╷enqueued" in line)
+        assert len(axis) == columns - len("   succeeded")
+        assert "\x1b[1;31m✗" in shown, "what was refused is red"
+
+
+def test_show_draws_with_plain_letters_where_the_encoding_has_no_others(
+    stage: Stage, tmp_path: Path
+) -> None:
+    poor = CommandLine(stage.url, tmp_path, PYTHONIOENCODING="ascii")
+    status, shown = poor.in_a_terminal("jobs", "show", str(stale_worker(stage)))
+    assert status == 0
+    (first,) = [line for line in map(plain, shown.splitlines()) if line.startswith("#1 A")]
+    assert [c for c in first.removesuffix("expired") if c in "[o|\\X"] == list("[o|\\X")
+
+
+def test_show_cuts_a_long_pause_short_and_says_how_long_it_was(
+    stage: Stage, faultline: CommandLine
+) -> None:
+    job_id, token = stage.running(max_attempts=2, backoff_seconds=0)
+    stage.verbs.fail([(job_id, token)], [{"message": "no"}]).run(stage.conn)
+    back = "- interval '2 hours'"
+    stage.execute(f"update {{schema}}.job set created_at = created_at {back}")
+    stage.execute(f"update {{schema}}.attempt set claimed_at = claimed_at {back}, at = at {back}")
+    stage.verbs.retry([job_id]).run(stage.conn)
+    stage.verbs.complete([(job_id, stage.claim("B")[0].token)]).run(stage.conn)
+    assert "⋯ 2 h ⋯" in faultline("jobs", "show", str(job_id))
+
+
+def test_show_draws_nothing_for_a_job_that_was_never_claimed(
+    stage: Stage, faultline: CommandLine
+) -> None:
+    assert "╷" not in faultline("jobs", "show", str(stage.enqueue()))
+
+
 def test_show_of_a_dead_job_ends_with_its_traceback(stage: Stage, faultline: CommandLine) -> None:
     said = faultline("jobs", "show", str(dead(stage)))
     assert "#1 failed, for good: ValueError: no such card" in said

@@ -11,12 +11,12 @@ import psycopg
 import pytest
 
 from faultline import App, listing
+from faultline.access import Access
 from faultline.connect import connect
 from faultline.listing import Wanted
+from faultline.observing import MAX_EVENTS, MAX_LEASES
 from faultline.reading import Reading
 from faultline.service import pages
-from faultline.service.access import Access
-from faultline.service.observing import MAX_EVENTS, MAX_LEASES
 from proofs.million.__main__ import measure
 from proofs.million.asking import STATES, questions
 from proofs.million.filling import fill

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 
 from faultline import App
+from faultline.access import Access, Role
 from faultline.call import Call
 from faultline.errors import InvalidArgument
 from faultline.service import service, tokens
-from faultline.service.access import Access, Role
 from faultline.service.tokens import Failures, Tokens, is_loopback
 from tests.command import CommandLine
 from tests.pooler import needs_pgbouncer, pgbouncer

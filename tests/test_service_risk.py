@@ -13,8 +13,7 @@ import pytest
 from faultline import App
 from faultline.launcher import Server
 from faultline.migrate import migrate
-from faultline.service import service
-from faultline.service.risk import (
+from faultline.risk import (
     RULES,
     Lease,
     Limits,
@@ -22,6 +21,7 @@ from faultline.service.risk import (
     Worker,
     assess,
 )
+from faultline.service import service
 from tests.clocks import needs_a_wrong_clock, off_by
 from tests.conftest import OPTIONS
 from tests.serving import Client, served

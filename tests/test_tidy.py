@@ -33,6 +33,7 @@ LAYERS = (
         *{"app", "task", "arguments", "conversion", "plain", "handle", "observer", "telemetry"},
         *{"producer", "caller", "enqueueing"},
         *{"context", "fenced", "outbox", "reference", "worker", "gate", "testing", "story"},
+        *{"timeline", "risk", "access", "observing"},
     },
     {
         "protocol",

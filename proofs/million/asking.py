@@ -72,7 +72,7 @@ def questions(conn: Connection[Any], schema: str) -> list[Question]:
     deep = UUID(int=(oldest[0].int + newest[0].int) // 2)
     refusal = conn.execute(f"select max(id) / 2 from {schema}.refusals").fetchone()
     assert refusal is not None
-    return [*_lists(deep), *_looks(some, refusal[0]), *_changes(some)]
+    return [*_lists(deep), *_looks(some, refusal[0]), *_pages(some, deep), *_changes(some)]
 
 
 def _lists(deep: UUID) -> Iterator[Question]:
@@ -85,7 +85,7 @@ def _lists(deep: UUID) -> Iterator[Question]:
 
 
 def _looks(some: dict[str, list[UUID]], refusal: int) -> Iterator[Question]:
-    for path in ("/health", "/queue/depth", "/api/workers", "/api/queues", "/api/risk"):
+    for path in ("/health", "/queue/depth", "/api/workers", "/api/queues", "/api/risk", "/metrics"):
         yield _asking(f"GET {path}", path)
     for query in ("", "?limit=1000"):
         yield _asking("GET /api/leases", f"/api/leases{query}")
@@ -97,6 +97,16 @@ def _looks(some: dict[str, list[UUID]], refusal: int) -> Iterator[Question]:
     yield Question("GET /jobs/{job_id}", lambda n: f"/jobs/{succeeded[n]}")
     timeline = "GET /api/jobs/{job_id}/timeline"
     yield Question(timeline, lambda n: f"/api/jobs/{failed[n]}/timeline")
+
+
+def _pages(some: dict[str, list[UUID]], deep: UUID) -> Iterator[Question]:
+    """The dashboard's, which OpenAPI does not list. Its check of the invariants reads every table,
+    and says so."""
+    lists = [f"/jobs?state={state}" for state in STATES] + [f"/jobs?task=rare&cursor={deep}"]
+    for path in ("", "/jobs", *lists, "/workers", "/refusals", "/queues", "/health", "/series"):
+        yield _asking("GET /dashboard", f"/dashboard{path}")
+    failed = some["failed"]
+    yield Question("GET /dashboard", lambda n: f"/dashboard/jobs/{failed[n]}")
 
 
 def _changes(some: dict[str, list[UUID]]) -> Iterator[Question]:

@@ -6,7 +6,9 @@ see is left out by the server, so each question comes with whether the answer is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from psycopg import Connection
@@ -61,6 +63,45 @@ select extract(epoch from clock_timestamp())::float8,
   from pg_stat_all_tables where schemaname = %s"""
 
 
+_TABLES = """
+select relname, n_live_tup, n_dead_tup, pg_total_relation_size(relid),
+       greatest(last_autovacuum, last_vacuum)
+  from pg_stat_all_tables where schemaname = %s and relname = any (%s)
+union all
+select what, sum(n_live_tup)::bigint, sum(n_dead_tup)::bigint, sum(size)::bigint, max(vacuumed)
+  from (select regexp_replace(relname, '_\\d{4}_\\d{2}$', ' (all months)') as what,
+               n_live_tup, n_dead_tup, pg_total_relation_size(relid) as size,
+               greatest(last_autovacuum, last_vacuum) as vacuumed
+          from pg_stat_all_tables where schemaname = %s and relname ~ '_\\d{4}_\\d{2}$') months
+ group by what"""
+
+_SERVER = """
+select current_setting('server_version'), pg_postmaster_start_time(),
+       current_setting('synchronous_commit'), current_setting('fsync'), pg_is_in_recovery()"""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """How large a table is; of the monthly ones, all months together."""
+
+    table: str
+    live: int
+    dead: int
+    bytes: int
+    vacuumed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The server, as it is set."""
+
+    version: str
+    started_at: datetime
+    synchronous_commit: str
+    fsync: str
+    is_standby: bool
+
+
 @dataclass(frozen=True, slots=True)
 class DeadRows:
     """How many rows of a table nobody needs any more, beside those that are there."""
@@ -113,6 +154,19 @@ def sizes(conn: Connection[Any], schema: str) -> dict[str, int]:
     return dict(conn.execute(_SIZES, (schema, list(HOT_TABLES))).fetchall())
 
 
+def table_sizes(conn: Connection[Any], schema: str) -> list[Table]:
+    """The busy tables, and the months; estimates of the server's own."""
+    rows = conn.execute(_TABLES, (schema, [*HOT_TABLES, "refusal", "quarantine"], schema))
+    return [Table(*row) for row in rows]
+
+
+def server(conn: Connection[Any]) -> About:
+    """What matters of its settings."""
+    row = conn.execute(_SERVER).fetchone()
+    assert row is not None
+    return About(*row)
+
+
 def pins(conn: Connection[Any], seconds: float) -> list[Pin]:
     """What has been open for so long, the oldest first."""
     return [Pin(*row) for row in conn.execute(_PINS, (seconds, seconds))]
@@ -142,3 +196,18 @@ def counters(conn: Connection[Any], schema: str) -> Counters:
     row = conn.execute(_COUNTERS, (schema,)).fetchone()
     assert row is not None
     return Counters(*row)
+
+
+def per_second(
+    samples: Sequence[Counters], seconds: float
+) -> tuple[float, dict[str, float]] | None:
+    """How much happens in a second, over about so many last ones: over how many it was, and the
+    rates. None, as long as there are no two samples."""
+    last = samples[-1] if samples else None
+    first = next((s for s in samples if last and last.at - s.at <= seconds), None)
+    if first is None or last is None or last.at <= first.at:
+        return None
+    took = last.at - first.at
+    then, now = asdict(first), asdict(last)
+    # A partition that was dropped, or statistics begun anew, would count backwards.
+    return took, {k: max(0.0, (now[k] - then[k]) / took) for k in then if k != "at"}

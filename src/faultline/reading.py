@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -77,6 +77,21 @@ class Reading:
         rest = f"{which} order by id limit %s"
         rows = self._select(conn, "jobs", rest, *given, limit, columns="id")
         return [row["id"] for row in rows]
+
+    def latest_attempts(self, conn: Connection[Any], limit: int) -> list[Record]:
+        """Of the newest jobs, attempts that have run; the first of each with when it was due."""
+        rest = "where outcome in ('succeeded', 'failed') order by job_id desc limit %s"
+        found = self._select(
+            conn, "attempts", rest, limit, columns="job_id, fencing_token, claimed_at, at"
+        )
+        first = [row["job_id"] for row in found if row["fencing_token"] == 1]
+        columns = "id, created_at, headers"
+        jobs = self._select(conn, "jobs", "where id = any (%s)", first, columns=columns)
+        dues = {job["id"]: _due_at(job) for job in jobs}
+        return [
+            {**row, "due_at": dues.get(row["job_id"]) if row["fencing_token"] == 1 else None}
+            for row in found
+        ]
 
     def lease(self, conn: Connection[Any], job_id: UUID) -> Record | None:
         """The lease of one job, if it runs."""
@@ -202,6 +217,16 @@ class Reading:
         with translated_errors(self.schema), conn.cursor(row_factory=dict_row) as cursor:
             set_json_loads(_loads, cursor)
             return cursor.execute(sql.SQL(statement), parameters or None).fetchall()
+
+
+def _due_at(job: Record) -> datetime:
+    """When a job was to be claimed for the first time."""
+    headers = job["headers"] if isinstance(job["headers"], dict) else {}
+    due = headers.get("faultline-due")
+    if isinstance(due, int | float):  # before it was ours, it may have been anybody's
+        return datetime.fromtimestamp(due, UTC)
+    created_at: datetime = job["created_at"]
+    return created_at
 
 
 def _loads(data: str | bytes) -> Any:

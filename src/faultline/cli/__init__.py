@@ -30,6 +30,7 @@ from faultline.cli import (
     queues,
     reconcile,
     retention,
+    top,
     worker,
     workers,
 )
@@ -51,6 +52,7 @@ app.command()(enqueue.enqueue)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(queues.app, name="queues")
 app.command()(workers.workers)
+app.command()(top.top)
 app.add_typer(guard.app, name="guard")
 app.command()(api.api)
 app.add_typer(inspector.app, name="inspector")

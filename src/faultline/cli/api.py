@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from faultline.cli.extras import not_installed
 from faultline.config import Settings
-from faultline.errors import FaultlineError
 
 if TYPE_CHECKING:
     from faultline.app import App
@@ -63,11 +63,7 @@ def run(app: App, host: str, port: int, grace_seconds: float, **parts: Any) -> N
         from faultline.service import service
         from faultline.service.serving import require_token, serve
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("fastapi", "uvicorn", "starlette"):
-            raise
-        raise FaultlineError(
-            f"this needs {error.name}, which is not installed: pip install 'faultline-queue[web]'"
-        ) from error
+        raise not_installed(error, "web", "fastapi", "uvicorn", "starlette") from error
     settings = Settings.from_environment()
     token, read_token = settings.api_token, settings.api_read_token
     require_token(host, token is not None or read_token is not None)

@@ -8,6 +8,7 @@ control characters are written as escapes.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import typer
 from faultline.log import duration, printable, wants_colours
 
 NOTHING = 3  # the exit status for: nothing matched, or not running
+WIDTH = 80  # where nobody says how wide it is
 
 STATE_STYLES = {
     "running": "cyan",
@@ -31,6 +33,9 @@ STATE_STYLES = {
     "scheduled": "yellow",
     "paused": "yellow",
     "silent": "red",
+    "expired": "bold red",
+    "near expiry": "yellow",
+    "overdue": "yellow",
     "ok": "green",
     "incomplete": "yellow",
     "warn": "yellow",
@@ -132,6 +137,14 @@ def styled(word: str, style: str | None = None) -> str:
     return f"\x1b[{codes}m{word}\x1b[0m" if codes and wants_colours(sys.stdout) else word
 
 
+def columns() -> int:
+    """How wide stdout is, if it is a terminal that says so."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH
+    except (OSError, ValueError):  # a pipe, or nothing that has a file
+        return WIDTH
+
+
 def _rich_table(cells: list[list[str]], columns: Sequence[Column]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -139,7 +152,7 @@ def _rich_table(cells: list[list[str]], columns: Sequence[Column]) -> None:
 
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    shown = _fitting(cells, columns, console.width)
+    shown = fitting(cells, columns, console.width)
     for column in (columns[place] for place in shown):
         table.add_column(
             column.title,
@@ -154,7 +167,7 @@ def _rich_table(cells: list[list[str]], columns: Sequence[Column]) -> None:
     console.print(table)
 
 
-def _fitting(cells: list[list[str]], columns: Sequence[Column], width: int) -> list[int]:
+def fitting(cells: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
     """The places of the columns for which there is room."""
     widths = [
         max(len(columns[place].title), *(len(row[place]) for row in cells)) + 2

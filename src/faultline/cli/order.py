@@ -13,6 +13,7 @@ ORDER = (
     "jobs",
     "queues",
     "workers",
+    "top",
     "guard",
     "api",
     "inspector",

@@ -29,7 +29,7 @@ def workers(as_json: options.AsJson = False) -> None:
     if not found:
         nothing("there are no workers: start one with faultline worker module:app")
     if not as_json:
-        print_table(found, _COLUMNS)
+        print_table(found, COLUMNS)
 
 
 def _condition(worker: Mapping[str, Any]) -> str:
@@ -38,7 +38,7 @@ def _condition(worker: Mapping[str, Any]) -> str:
     return "idle" if worker["asleep"] or not worker["leases"] else "busy"
 
 
-_COLUMNS = [
+COLUMNS = [
     Column("worker", lambda worker: worker["worker"]),
     Column("", _condition, state=True),
     Column("queues", lambda worker: worker["queues"]),

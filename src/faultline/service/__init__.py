@@ -9,9 +9,8 @@
     jobs         enqueue, look, list, retry, cancel, depth, health
     inspector    leases, workers, risk, refusals, timelines, throughput, the stream of changes
     orders       what was asked for, as verbs
-    access       in which role, on which connection
-    risk         what endangers leases, scored (pure); observing: what it is scored from
     watch        one look a second for all who watch
+    dashboard    all of it as pages, for a person on call
     metrics      for Prometheus: what this process did, and what only the database knows
     tokens       who may call; requests, problem, openapi: what is common to all answers
 
@@ -26,18 +25,19 @@ from fastapi import FastAPI, Security
 from fastapi.security import HTTPBearer
 
 from faultline import __version__
-from faultline.service import inspector, jobs, metrics
-from faultline.service.access import Access
+from faultline.access import Access
+from faultline.risk import Limits
+from faultline.service import dashboard, inspector, jobs, metrics
 from faultline.service.health import Health
 from faultline.service.openapi import describe
 from faultline.service.problem import install
 from faultline.service.requests import Bounded, Recorded
-from faultline.service.risk import Limits
-from faultline.service.tokens import Doorkeeper, Tokens
+from faultline.service.tokens import Doorkeeper, Failures, Tokens
 from faultline.service.watch import Watch
 
 if TYPE_CHECKING:
     from faultline.app import App
+    from faultline.service.dashboard.stalling import Stalling
 
 MAX_BODY_BYTES = 8 << 20
 
@@ -61,12 +61,14 @@ def service(
     change: bool = True,
     limits: Limits | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
+    stalling: Stalling | None = None,
 ) -> FastAPI:
     """An ASGI application on the app's database: to be served, or mounted in one of yours.
 
     Without a token it answers requests from this machine only. `trust`: the application around it
     has judged who may call. `enqueue`: with POST /jobs; `change`: with retry and cancel. `limits`:
-    from when on something counts for the risk.
+    from when on something counts for the risk. `stalling`: workers that the dashboard may stop, to
+    show what happens then.
     """
     web = FastAPI(
         title="Faultline",
@@ -80,6 +82,10 @@ def service(
     web.state.limits = limits or Limits()
     web.state.watch = Watch(web.state.access, web.state.limits)
     web.state.gauges = metrics.Gauges(web.state.access, web.state.health, web.state.limits)
+    web.state.tokens = Tokens(token, read_token)
+    web.state.failures = Failures()
+    web.state.change = change
+    web.state.stalling = stalling
     install(web)
     web.include_router(jobs.health)
     guarded: dict[str, Any] = {"dependencies": [Security(_bearer)]}
@@ -87,12 +93,16 @@ def service(
         web.include_router(jobs.writing, **guarded)
     if change:
         web.include_router(jobs.changing, **guarded)
+        web.include_router(dashboard.changes)
     web.include_router(jobs.reading, **guarded)
     web.include_router(inspector.router, **guarded)
     web.include_router(metrics.router, **guarded)
+    web.include_router(dashboard.router)
     describe(web)
     # The last one added is the outermost.
     web.add_middleware(Bounded, max_bytes=max_body_bytes)
-    web.add_middleware(Doorkeeper, tokens=Tokens(token, read_token), trust=trust)
+    web.add_middleware(
+        Doorkeeper, tokens=web.state.tokens, failures=web.state.failures, trust=trust
+    )
     web.add_middleware(Recorded, tally=app.telemetry.tally)
     return web

@@ -15,13 +15,13 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from psycopg import Connection
 
 from faultline.errors import JobNotFound
+from faultline.observing import observe
 from faultline.reading import Reading
+from faultline.risk import Limits, assess
 from faultline.service import inspections
 from faultline.service.jobs import Here, shown
 from faultline.service.models import Depth
-from faultline.service.observing import observe
 from faultline.service.openapi import said
-from faultline.service.risk import Limits, assess
 from faultline.service.watch import Watch
 from faultline.story import moments
 

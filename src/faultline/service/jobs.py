@@ -23,11 +23,11 @@ from fastapi import (
 from fastapi.responses import JSONResponse
 
 from faultline import __version__
+from faultline.access import Access
 from faultline.errors import JobNotFound
 from faultline.listing import Wanted
 from faultline.script import SCHEMA_VERSION
 from faultline.service import models
-from faultline.service.access import Access
 from faultline.service.health import Health
 from faultline.service.openapi import said
 from faultline.service.orders import enqueue_all, enqueue_one

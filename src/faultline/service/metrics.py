@@ -19,14 +19,14 @@ from fastapi.responses import PlainTextResponse, Response
 from psycopg import Connection
 
 from faultline import __version__, conditions
+from faultline.access import Access
 from faultline.errors import FaultlineError
+from faultline.observing import observe
 from faultline.reading import Reading, Record
-from faultline.service.access import Access
+from faultline.risk import Limits, Risk, assess
 from faultline.service.health import Health
-from faultline.service.observing import observe
 from faultline.service.openapi import said
 from faultline.service.problem import Problem
-from faultline.service.risk import Limits, Risk, assess
 from faultline.telemetry import catalogue as metrics
 from faultline.telemetry.catalogue import OTHER, Metric
 from faultline.telemetry.sums import Sums

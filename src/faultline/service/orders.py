@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
 
+from faultline.access import Access
 from faultline.call import Call, together
 from faultline.enqueueing import Groups, carrying, queue_of, verb_options
 from faultline.errors import InvalidArgument
 from faultline.retry import Backoff
-from faultline.service.access import Access
 from faultline.service.models import NewJob
 from faultline.service.problem import invalid_fields
 

@@ -8,10 +8,10 @@ from uuid import UUID
 
 from psycopg import Connection
 
+from faultline.access import Access
 from faultline.listing import Wanted
 from faultline.reading import Reading
 from faultline.service import models
-from faultline.service.access import Access
 
 LOOK_SECONDS = 0.1  # for how long a request looks for jobs that are rare
 

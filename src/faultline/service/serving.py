@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import socket
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
@@ -15,6 +18,8 @@ from faultline.log import printable
 from faultline.service.tokens import is_loopback
 
 log = logging.getLogger("faultline.service")
+
+BESIDE_SECONDS = 5.0  # for what is being answered, at the end
 
 
 def require_token(host: str, has_token: bool) -> None:
@@ -41,6 +46,26 @@ def serve(web: FastAPI, host: str, port: int, *, grace_seconds: float = 10.0) ->
     )
     with listening:
         _Server(config, web).run([listening])
+
+
+@contextmanager
+def beside(web: FastAPI, host: str, port: int) -> Iterator[str]:
+    """Answer requests in a thread, beside whatever else this process does; gives the address."""
+    listening = _listen(host, port)
+    config = uvicorn.Config(web, log_config=None, server_header=False, ws="none", log_level=50)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(
+        target=server.run, args=([listening],), name="faultline-dashboard", daemon=True
+    )
+    thread.start()
+    try:
+        yield f"http://{host}:{listening.getsockname()[1]}"
+    finally:
+        web.state.watch.close()
+        server.should_exit = True
+        thread.join(BESIDE_SECONDS)
+        web.state.access.close()
+        listening.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -5,7 +5,9 @@
 
 Judged before anything of the body is read. Without a token a request has to come from loopback, to
 a loopback name, and not from another site's page: a browser on this machine would carry those here.
-`/health` is open to everybody, for load balancers.
+`/health` is open to everybody, for load balancers; of the dashboard, the page that asks for a
+token. A browser that has signed in there sends it as a cookie, and may change something only from
+a page of this site.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from collections.abc import Callable
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from faultline.errors import InvalidArgument
@@ -30,6 +34,9 @@ MAX_FAILURES = 10
 WINDOW_SECONDS = 60.0
 MAX_ADDRESSES = 10_000
 READING = ("GET", "HEAD")
+COOKIE = "faultline_token"
+SIGN_IN = "/dashboard/sign-in"
+_OPEN = (SIGN_IN, "/dashboard/sign-out", "/dashboard/static/")
 
 
 class Tokens:
@@ -90,11 +97,18 @@ class Failures:
 class Doorkeeper:
     """ASGI middleware: lets a request in, or answers it."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, *, trust: bool = False) -> None:
+    def __init__(
+        self, app: ASGIApp, tokens: Tokens, failures: Failures, *, trust: bool = False
+    ) -> None:
         self._app = app
         self._tokens = tokens
         self._trust = trust
-        self._failures = Failures()
+        self._failures = failures
+
+    @staticmethod
+    def writes(scope: Scope) -> bool:
+        """Whether who asks may change something."""
+        return bool(scope.get("faultline_writes", True))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -102,17 +116,25 @@ class Doorkeeper:
             try:
                 self._judge(scope)
             except Problem as problem:
-                await problem.response()(scope, receive, send)
+                root, path = _paths(scope)
+                is_page = path.startswith("/dashboard") and scope["method"] in READING
+                if problem.status == 401 and (is_page or path == "/"):
+                    await RedirectResponse(f"{root}{SIGN_IN}", 303)(scope, receive, send)
+                else:
+                    await problem.response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
     def _judge(self, scope: Scope) -> None:
-        path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
+        _, path = _paths(scope)
         if path == "/health" and scope["method"] in READING:
             return
         headers = Headers(scope=scope)
         if not self._tokens:
             _require_loopback(scope, headers)
+            return
+        if path.startswith(_OPEN):
+            _require_same_site(headers)
             return
         address = scope["client"][0] if scope.get("client") else ""
         if seconds := self._failures.wait_seconds(address):
@@ -123,17 +145,43 @@ class Doorkeeper:
                 f"too many wrong tokens came from this address: wait for {wait} s",
                 headers={"Retry-After": str(wait)},
             )
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not given:
+        given = _bearer(headers)
+        if not given:
             raise _unauthorised("send a token, as Authorization: Bearer …")
-        reads, writes = self._tokens.judge(given.strip())
+        reads, writes = self._tokens.judge(given)
         if not reads:
             self._failures.add(address)
             raise _unauthorised("this is not a token of this service: check FAULTLINE_API_TOKEN")
+        scope["faultline_writes"] = writes
         if not writes and scope["method"] not in READING:
             raise Problem(
                 403, "read_only_token", "this token may only read: use FAULTLINE_API_TOKEN"
             )
+
+
+def _paths(scope: Scope) -> tuple[str, str]:
+    """Where the service is mounted, and what is asked of it."""
+    root = str(scope.get("root_path", ""))
+    return root, str(scope["path"]).removeprefix(root)
+
+
+def _bearer(headers: Headers) -> str:
+    """The token; a browser's cookie counts only for what a page of this site asks."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and given:
+        return given.strip()
+    cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+    if cookie:
+        _require_same_site(headers)
+    return cookie
+
+
+def _require_same_site(headers: Headers) -> None:
+    origin = headers.get("origin")
+    if origin is not None and _address(origin).netloc != headers.get("host", ""):
+        raise Problem(
+            403, "another_site", "a page of another site may not call this service: set a token"
+        )
 
 
 def is_loopback(host: str) -> bool:
@@ -157,11 +205,7 @@ def _require_loopback(scope: Scope, headers: Headers) -> None:
             "without FAULTLINE_API_TOKEN the service answers this machine only: set it, and send "
             "it as Authorization: Bearer …",
         )
-    origin = headers.get("origin")
-    if origin is not None and _address(origin).netloc != host:
-        raise Problem(
-            403, "another_site", "a page of another site may not call this service: set a token"
-        )
+    _require_same_site(headers)
 
 
 def _address(text: str) -> SplitResult:

@@ -15,18 +15,19 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 from pydantic import BaseModel
 
 from faultline import conditions
+from faultline.access import Access
 from faultline.conditions import Counters
+from faultline.observing import observe
+from faultline.risk import Limits, assess
 from faultline.service import inspections
-from faultline.service.access import Access
 from faultline.service.models import Depth
-from faultline.service.observing import observe
 from faultline.service.problem import Problem, problem_of
-from faultline.service.risk import Limits, assess
 
 LOOK_SECONDS = 1.0
 IDLE_SECONDS = 60.0
@@ -110,17 +111,27 @@ class Watch:
         self._want()
         return self._rates(seconds)
 
+    def series(self) -> dict[str, list[float]]:
+        """What happened in each second that was looked at: moments, and rates beside them."""
+        self._want()
+        with self._lock:
+            samples = list(self._samples)
+        names = ("enqueued", "claimed", "ended", "refused")
+        found: dict[str, list[float]] = {name: [] for name in ("at", *names)}
+        for before, after in pairwise(samples):
+            if (took := after.at - before.at) > 0:
+                found["at"].append(after.at)
+                for name in names:
+                    rate = (getattr(after, name) - getattr(before, name)) / took
+                    found[name].append(max(0.0, rate))
+        return found
+
     def _rates(self, seconds: float) -> inspections.Throughput:
         with self._lock:
             samples = list(self._samples)
-        last = samples[-1] if samples else None
-        first = next((s for s in samples if last and last.at - s.at <= seconds), None)
-        if first is None or last is None or last.at <= first.at:
+        if (found := conditions.per_second(samples, seconds)) is None:
             return inspections.Throughput(seconds=0, per_second=None)
-        took = last.at - first.at
-        then, now = asdict(first), asdict(last)
-        # A partition that was dropped, or statistics begun anew, would count backwards.
-        rates = {k: max(0.0, (now[k] - then[k]) / took) for k in then if k != "at"}
+        took, rates = found
         return inspections.Throughput(seconds=took, per_second=inspections.Rates(**rates))
 
     def require_room(self) -> None:

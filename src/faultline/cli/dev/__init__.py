@@ -1,7 +1,7 @@
 """`faultline dev`: everything one needs to try an app, in one terminal.
 
-The embedded server (unless FAULTLINE_DATABASE_URL names another), the schema, and a worker that
-starts anew when the code changes. What this command started, it ends.
+The embedded server (unless FAULTLINE_DATABASE_URL names another), the schema, workers that start
+anew when the code changes, and the dashboard. What this command started, it ends.
 """
 
 from __future__ import annotations
@@ -9,24 +9,26 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from faultline.app import App
 from faultline.cli.dev.reload import Reload
 from faultline.cli.migrate import bring_up_to_date
 from faultline.cli.worker import (
     Concurrency,
     Level,
     LogLevel,
-    MetricsPort,
     Queues,
     Reference,
     split_names,
 )
 from faultline.config import Settings
 from faultline.database import database_url as url
+from faultline.errors import InvalidArgument
 from faultline.launcher import Server
 
 _GRACE_SECONDS = 5.0  # of a worker that is about to be started anew
@@ -40,14 +42,20 @@ def dev(
     app: Reference,
     queues: Queues = None,
     concurrency: Concurrency = 20,
-    metrics_port: MetricsPort = None,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Worker processes; stall one, another takes over."),
+    ] = 2,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", help="The dashboard's; 0: a free one.")
+    ] = 8001,
     log_level: Level = LogLevel.INFO,
 ) -> None:
-    """Try an app: database, schema, and a worker that reloads.
+    """Try an app: database, schema, workers that reload, and the dashboard.
 
-    Starts the embedded server unless FAULTLINE_DATABASE_URL is set, migrates, and runs a worker
-    that starts anew when a .py file below this directory changes. Ctrl-C ends what it started; the
-    data stays.
+    Starts the embedded server unless FAULTLINE_DATABASE_URL is set, migrates, and runs workers
+    that start anew when a .py file below this directory changes. The dashboard can stall one of
+    them, to show what happens then. Ctrl-C ends what it started; the data stays.
 
     \b
     Example:
@@ -58,15 +66,44 @@ def dev(
         *(f"--queues={name}" for name in split_names(queues)),
         *(f"--concurrency={concurrency}", f"--grace-seconds={_GRACE_SECONDS}"),
         f"--log-level={log_level}",
-        *([] if metrics_port is None else [f"--metrics-port={metrics_port}"]),
     ]
     settings = Settings.from_environment()
-    with Reload(command, Path.cwd()) as worker, _database(settings) as words:
+    with Reload(command, Path.cwd(), workers) as children, _database(settings) as words:
         typer.echo(f"database  {words}")
         typer.echo(f"schema    {bring_up_to_date(settings).removeprefix('schema ')}")
-        typer.echo("try it    faultline enqueue TASK '{\"argument\": 1}'   (in another terminal)\n")
-        status = worker.run({**os.environ, **_PYTHON, "FAULTLINE_DATABASE_URL": url(settings)})
+        with _dashboard(settings, children, port) as address:
+            typer.echo(f"dashboard {address}")
+            typer.echo(
+                "try it    faultline enqueue TASK '{\"argument\": 1}'   (in another terminal)\n"
+            )
+            environment = {**os.environ, **_PYTHON, "FAULTLINE_DATABASE_URL": url(settings)}
+            status = children.run(environment)
     raise typer.Exit(status)
+
+
+@contextmanager
+def _dashboard(settings: Settings, children: Reload, port: int) -> Iterator[str]:
+    """Its address; or why there is none, which is no reason to stop."""
+    try:
+        from faultline.service import service
+        from faultline.service.dashboard.stalling import Stalling
+        from faultline.service.serving import beside
+    except ModuleNotFoundError as error:
+        yield f"needs {error.name}: pip install 'faultline-queue[web]'"
+        return
+    web = service(
+        App(url(settings), schema=settings.schema),
+        token=settings.api_token,
+        read_token=settings.api_read_token,
+        stalling=Stalling(lambda: children.pids),
+    )
+    with ExitStack() as stack:
+        try:
+            address = stack.enter_context(beside(web, "127.0.0.1", port))
+        except InvalidArgument as error:
+            yield f"none: {error}"
+        else:
+            yield f"{address}/dashboard"
 
 
 @contextmanager

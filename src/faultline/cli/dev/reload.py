@@ -1,12 +1,13 @@
-"""A child process that is started anew when a .py file changes, and ended by a signal.
+"""Child processes that are started anew when a .py file changes, and ended by a signal.
 
-    with Reload(command, directory) as child:
-        status = child.run(environment)          # until Ctrl-C, SIGTERM or SIGHUP
+    with Reload(command, directory, count=2) as children:
+        status = children.run(environment)       # until Ctrl-C, SIGTERM or SIGHUP
 
 From `with` on a signal no longer interrupts what is under way: it is remembered, so that whatever
-was started before `run` can be ended in order. The child has a process group of its own, so that
+was started before `run` can be ended in order. Each child has a process group of its own, so that
 Ctrl-C reaches it once, from here: the first signal drains it, a second one hurries it, a third
 kills it. A child that ends by itself, as with a syntax error, is started anew at the next change.
+One that somebody has stopped is continued before it is ended: it would not hear.
 """
 
 from __future__ import annotations
@@ -35,14 +36,20 @@ Snapshot = dict[Path, tuple[int, int]]
 
 
 class Reload:
-    """The child, the files it depends on, and the signals that end it."""
+    """The children, the files they depend on, and the signals that end them."""
 
-    def __init__(self, command: Sequence[str], directory: Path) -> None:
+    def __init__(self, command: Sequence[str], directory: Path, count: int = 1) -> None:
         self._command = list(command)
         self._directory = directory
+        self._count = count
         self._received: list[int] = []
         self._previous: dict[int, signal.Handlers | int | object | None] = {}
-        self._child: subprocess.Popen[bytes] | None = None
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the children that are there now."""
+        return [child.pid for child in self._children if child.poll() is None]
 
     def __enter__(self) -> Self:
         for number in _SIGNALS:
@@ -52,16 +59,14 @@ class Reload:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if self._child is not None:
-            self._end(self._child)
+        self._end_all()
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def run(self, environment: Mapping[str, str]) -> int:
         """Until a signal; answers with the exit status: 130 for Ctrl-C, else 0."""
         seen = snapshot(self._directory)
-        if not self._received:
-            self._child = self._start(environment)
+        self._start_all(environment)
         while not self._received:
             began = time.monotonic()
             found = snapshot(self._directory)
@@ -70,42 +75,43 @@ class Reload:
                 changed = _changed(seen, found)
                 seen = self._when_still(found)
                 self._say(f"{', '.join(changed)} changed: restarting")
-                if self._child is not None:
-                    self._end(self._child)
-                self._child = None if self._received else self._start(environment)
-            elif self._child is not None and (status := self._child.poll()) is not None:
-                self._child = None
-                self._say(f"the worker ended ({status}): waiting for a change")
+                self._end_all()
+                self._start_all(environment)
+            for child in [child for child in self._children if child.poll() is not None]:
+                self._children.remove(child)
+                self._say(f"the worker ended ({child.returncode}): waiting for a change")
             self._sleep(pause)
-        if self._child is not None:
-            self._end(self._child)
-            self._child = None
+        self._end_all()
         return 130 if self._received[0] == signal.SIGINT else 0
 
     def _remember(self, number: int, _: FrameType | None) -> None:
         self._received.append(number)
 
-    def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self._command,
-            cwd=self._directory,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            process_group=0,
-        )
+    def _start_all(self, environment: Mapping[str, str]) -> None:
+        for _ in range(0 if self._received else self._count):
+            child = subprocess.Popen(
+                self._command,
+                cwd=self._directory,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                process_group=0,
+            )
+            self._children.append(child)
 
-    def _end(self, child: subprocess.Popen[bytes]) -> None:
+    def _end_all(self) -> None:
         """SIGTERM, and once more for each further signal; the third kills."""
-        child.terminate()
+        for child in self._children:
+            child.terminate()
         hurried = len(self._received)
-        while child.poll() is None:
+        while self.pids:
+            for child in self._children:
+                child.send_signal(signal.SIGCONT)  # somebody may stop it, now as well
             time.sleep(_TICK_SECONDS)
             if len(self._received) > max(hurried, 1):
                 hurried = len(self._received)
-                if hurried >= 3:
-                    child.kill()
-                else:
-                    child.terminate()
+                for child in self._children:
+                    child.send_signal(signal.SIGKILL if hurried >= 3 else signal.SIGTERM)
+        self._children.clear()
 
     def _sleep(self, seconds: float) -> None:
         """Until the pause is over or a signal came."""

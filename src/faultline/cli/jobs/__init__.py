@@ -2,7 +2,7 @@
 
 look     list, show                 questions to the views
 change   retry, cancel, requeue     one by one or in bulk, through the verbs
-story    what happened to one job, in order
+story    what happened to one job, in order; drawing: along a time axis
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import typer
 from faultline.cli import options
 from faultline.cli.database import installation
 from faultline.cli.display import Column, ago, nothing, print_json, print_table
-from faultline.cli.jobs.story import describe
+from faultline.cli.jobs.story import Evidence, describe
 
 
 def list_jobs(
@@ -41,14 +41,14 @@ def list_jobs(
     if not found:
         nothing("no job matches" if state or queue or task else "there are no jobs")
     if not as_json:
-        print_table(found, _columns(now))
+        print_table(found, columns(now))
 
 
 def show(
     job: Annotated[UUID, typer.Argument(parser=options.job_id, metavar="ID", help="The job's id.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Show one job: its place, attempts, steps and refused writes.
+    """Show one job: its place, and its attempts, steps and refused writes along a time axis.
 
     Exit status 3 if there is no such job.
 
@@ -57,22 +57,18 @@ def show(
       faultline jobs show 01980f2e-6c1b-7c3a-9d55-0b6f5b1e7a42
     """
     with installation() as here:
-        found = here.reading.job(here.conn, job)
-        if found is None:
-            nothing(f"there is no job {job}: it may have been forgotten with its month")
-        attempts = here.reading.attempts(here.conn, job)
-        steps = here.reading.steps(here.conn, job)
-        refusals = here.reading.refusals(here.conn, job)
-        lease = here.reading.lease(here.conn, job)
-        now = here.now()
+        found = Evidence.read(here.reading, here.conn, job)
+    if found is None:
+        nothing(f"there is no job {job}: it may have been forgotten with its month")
     if as_json:
-        evidence = {"attempts": attempts, "steps": steps, "refusals": refusals}
-        print_json({**found, "lease": lease, **evidence})
+        kept = {"attempts": found.attempts, "steps": found.steps, "refusals": found.refusals}
+        print_json({**found.job, "lease": found.lease, **kept})
     else:
-        describe(found, lease, attempts, steps, refusals, now)
+        describe(found)
 
 
-def _columns(now: datetime) -> list[Column]:
+def columns(now: datetime) -> list[Column]:
+    """Of a list of jobs; what matters most in the state of each."""
     return [
         Column("id", lambda job: job["id"], whole=True),
         Column("state", lambda job: job["state"], state=True),

@@ -1,51 +1,94 @@
-"""One job as a page: where it stands, what it carries, and what happened to it, in order.
+"""One job as a page: where it stands, what it carries, what happened to it, drawn and in words.
 
-Made from the views jobs, leases, attempts, steps and refusals; this module asks nothing itself.
+Made from the views jobs, leases, attempts, steps and refusals; `faultline top` shows it too.
 """
 
 from __future__ import annotations
 
 import json
-import textwrap
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import typer
 
-from faultline.cli.display import ago, styled
+from faultline.cli.display import STATE_STYLES, ago, columns, styled
 from faultline.cli.display import moment as written
+from faultline.cli.jobs.drawing import Line, Symbols, drawn, symbols_for
 from faultline.log import duration, printable
 from faultline.story import moments
+from faultline.timeline import life
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from faultline.reading import Reading
 
 Record = Mapping[str, Any]
 
 _WIDTH = 10
 
 
-def describe(
-    job: Record,
-    lease: Record | None,
-    attempts: Sequence[Record],
-    steps: Sequence[Record],
-    refusals: Sequence[Record],
-    now: datetime,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the views show of one job, and when they were asked."""
+
+    job: Record
+    lease: Record | None
+    attempts: Sequence[Record]
+    steps: Sequence[Record]
+    refusals: Sequence[Record]
+    now: datetime
+
+    @classmethod
+    def read(cls, reading: Reading, conn: Connection[Any], job_id: UUID) -> Evidence | None:
+        """Of this job; None, if there is none."""
+        job = reading.job(conn, job_id)
+        if job is None:
+            return None
+        return cls(
+            job,
+            reading.lease(conn, job_id),
+            reading.attempts(conn, job_id),
+            reading.steps(conn, job_id),
+            reading.refusals(conn, job_id),
+            reading.now(conn),
+        )
+
+
+def describe(evidence: Evidence) -> None:
     """Print the page."""
-    typer.echo(f"{job['id']}  {styled(printable(job['task']), 'bold')}  {styled(job['state'])}\n")
-    for name, value in _facts(job, lease, now):
-        typer.echo(f"{styled(name.ljust(_WIDTH), 'dim')}  {value}")
-    typer.echo("")
-    for moment in moments(job, lease, attempts, steps, refusals):
+    for line in page(evidence, columns(), symbols_for(sys.stdout.encoding)):
+        typer.echo("".join(styled(text, style) for text, style in line).rstrip())
+
+
+def page(evidence: Evidence, width: int, symbols: Symbols) -> Iterator[Line]:
+    """The page, line by line; what is drawn on it is no wider than this."""
+    job = evidence.job
+    state = (job["state"], STATE_STYLES.get(job["state"], ""))
+    yield [(f"{job['id']}  ", ""), (printable(job["task"]), "bold"), ("  ", ""), state]
+    yield []
+    for name, value in _facts(job, evidence.lease, evidence.now):
+        yield [(name.ljust(_WIDTH), "dim"), (f"  {value}", "")]
+    yield []
+    seen = (job, evidence.lease, evidence.attempts, evidence.steps, evidence.refusals)
+    if picture := drawn(life(*seen, evidence.now), width, symbols):
+        yield from picture
+        yield []
+    for moment in moments(*seen):
         if moment.kind == "lease_expired":  # said where it was taken away
             continue
         since = (moment.at - job["created_at"]).total_seconds()
-        when = f"+{since:,.2f} s".rjust(_WIDTH)
         style = "yellow" if moment.kind == "refused" else ""
         token = f"#{moment.token} " if moment.token else ""
-        typer.echo(f"{styled(when, 'dim')}  {styled(printable(token + moment.what), style)}")
+        what = f"  {printable(token + moment.what)}"
+        yield [(f"+{since:,.2f} s".rjust(_WIDTH), "dim"), (what, style)]
     if traceback := _traceback(job["error"]):
-        typer.echo("\n" + textwrap.indent(traceback, "  "))
+        yield []
+        yield from ([(f"  {line}" if line else "", "")] for line in traceback)
 
 
 def _facts(job: Record, lease: Record | None, now: datetime) -> Iterator[tuple[str, str]]:
@@ -76,9 +119,9 @@ def _facts(job: Record, lease: Record | None, now: datetime) -> Iterator[tuple[s
             yield name, _json(job[name])
 
 
-def _traceback(error: Any) -> str:
+def _traceback(error: Any) -> list[str]:
     text = error.get("traceback") if isinstance(error, dict) else None
-    return "\n".join(printable(line) for line in text.splitlines()) if isinstance(text, str) else ""
+    return [printable(line) for line in text.splitlines()] if isinstance(text, str) else []
 
 
 def _json(value: Any) -> str:

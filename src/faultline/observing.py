@@ -9,9 +9,9 @@ from typing import Any
 from psycopg import Connection
 
 from faultline import conditions
+from faultline.access import Access
 from faultline.reading import Reading, Record
-from faultline.service.access import Access
-from faultline.service.risk import Lease, Limits, Observations, Worker
+from faultline.risk import Lease, Limits, Observations, Worker
 
 MAX_LEASES = 1000  # the next to expire; what is far from it is no sign
 MAX_EVENTS = 100
