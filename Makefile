@@ -82,6 +82,7 @@ report: .venv/.report ## reports/latest/report.html, from what drills, compariso
 
 .PHONY: screenshots
 screenshots: .venv/.report .venv/.browser ## docs/screenshots and docs/gifs, from a real run in Chromium (2 minutes)
+	@test -f reports/latest/comparison.json || $(MAKE) --no-print-directory comparison
 	@$(PY) -m proofs.pictures
 
 .PHONY: dashboard-hour

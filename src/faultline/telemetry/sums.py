@@ -7,7 +7,7 @@ sees to that.
 from __future__ import annotations
 
 import json
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Self
 
@@ -28,23 +28,21 @@ class Histogram:
         self.total = 0.0
 
     def add(self, values: list[float]) -> None:
-        """Many at once: sorted, and each bound looked up among them. 0.06 µs a value for 500 of
-        them; looking each value up among the bounds took three times that."""
+        """Many at once. In a batch most are alike: so those between the same two bounds are counted
+        together, the least first, and the others looked at again."""
         self.total += sum(values)
         counts, bounds = self.counts, self.bounds
-        if len(values) < FEW:
-            for value in values:
-                counts[bisect_left(bounds, value)] += 1
-            return
-        values = sorted(values)
-        below, number, most = 0, 0, len(values)
-        for bound in bounds:
-            here = bisect_right(values, bound, below)
-            counts[number] += here - below
-            number += 1
-            if (below := here) == most:
+        while len(values) >= FEW:
+            number = bisect_left(bounds, min(values))
+            if number == len(bounds) or max(values) <= bounds[number]:
+                counts[number] += len(values)
                 return
-        counts[number] += most - below
+            bound = bounds[number]
+            above = [value for value in values if value > bound]
+            counts[number] += len(values) - len(above)
+            values = above
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
 
     def merge(self, other: Histogram) -> None:
         """Both together."""

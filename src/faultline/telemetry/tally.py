@@ -309,10 +309,12 @@ class Tally(Observer):
 def _times(group: Sequence[Attempt], now: float) -> tuple[list[float], float, float]:
     """How long each handler took; and for how long in all the jobs were in them, and here."""
     took: list[Any] = [attempt.took_seconds for attempt in group]
-    if None in took:  # never begun
+    try:
+        inside = sum(took)
+    except TypeError:  # some were never begun
         group = [attempt for attempt in group if attempt.took_seconds is not None]
         took = [attempt.took_seconds for attempt in group]
-    inside = sum(took)
+        inside = sum(took)
     here = now * len(group) - sum([attempt.claimed_at for attempt in group])
     return took, inside, max(here - inside, 0.0)
 

@@ -1,16 +1,15 @@
 """`make screenshots`: the pictures of the documents, from a real run in a real browser.
 
 A shop with two workers; one is stalled from the dashboard, the other takes over, the first one is
-resumed and refused. Writes docs/screenshots/*.png and docs/gifs/stale_worker.gif, whose frames are
-screens of that run with a sentence below each. Needs Chromium, and the extras browser and report.
+resumed and refused; a Prometheus scrapes all of it. Writes docs/screenshots/*.png and
+docs/gifs/stale_worker.gif, whose frames are screens of that run with a sentence below each. Needs
+Chromium and Prometheus, and the extras browser and report; and what `make comparison` has left.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,51 +24,16 @@ from proofs.actors import Cast
 from proofs.demo import shop
 from proofs.hour import chromium
 from proofs.live import orders
+from proofs.pictures.album import Album
+from proofs.pictures.comparison import picture_comparison
+from proofs.pictures.prometheus import free_port, prometheus
 from proofs.race import ended_cleanly
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, ViewportSize
 
-SCREEN = {"width": 1120, "height": 700}
-CAPTION_HEIGHT = 46
-FRAME_MS = 1800
-
-
-@dataclass
-class Album:
-    """Pictures as they are taken."""
-
-    folder: Path
-    shown: Page
-    frames: list[Image] = field(default_factory=list)
-
-    def keep(self, name: str, *, whole: bool = False) -> None:
-        """As docs/screenshots/<name>.png."""
-        self.shown.screenshot(path=self.folder / "screenshots" / f"{name}.png", full_page=whole)
-
-    def frame(self, words: str, times: int = 1) -> None:
-        """The screen as it is, with a sentence below, for so many turns of the animation."""
-        from PIL import Image, ImageDraw, ImageFont
-
-        screen = Image.open(io.BytesIO(self.shown.screenshot())).convert("RGB")
-        size = (screen.width, screen.height + CAPTION_HEIGHT)
-        framed = Image.new("RGB", size, "#16202c")
-        framed.paste(screen, (0, 0))
-        font = ImageFont.load_default(size=20)
-        ImageDraw.Draw(framed).text((18, screen.height + 11), words, "#ffffff", font=font)
-        self.frames += [framed] * times
-
-    def animate(self) -> None:
-        """As docs/gifs/stale_worker.gif."""
-        from PIL import Image
-
-        reduced = [frame.quantize(96, dither=Image.Dither.NONE) for frame in self.frames]
-        path = self.folder / "gifs" / "stale_worker.gif"
-        first, *rest = reduced
-        first.save(
-            path, save_all=True, append_images=rest, duration=FRAME_MS, loop=0, optimize=True
-        )
+SCREEN: ViewportSize = {"width": 1120, "height": 700}
+TALL: ViewportSize = {"width": 1120, "height": 1240}
 
 
 def tell(album: Album, address: str) -> None:
@@ -141,15 +105,31 @@ def take(settings: Settings, folder: Path) -> int:
     for name in ("screenshots", "gifs"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     with shop(settings) as url, Cast("proofs.shop:app", url, settings.schema) as cast:
-        workers = [cast.enter(f"worker-{n}", "--concurrency", "4") for n in range(2)]
+        ports = [free_port(), free_port()]
+        workers = [
+            cast.enter(f"worker-{n}", "--concurrency", "4", "--metrics-port", str(port))
+            for n, port in enumerate(ports)
+        ]
         app = App(url, schema=settings.schema)
         stalling = Stalling(lambda: [worker.pid for worker in workers if worker.poll() is None])
         web = service(app, stalling=stalling)
-        with beside(web, "127.0.0.1", 0) as address, orders(app), sync_playwright() as playwright:
+        with (
+            beside(web, "127.0.0.1", 0) as address,
+            orders(app),
+            prometheus([*ports, int(address.rpartition(":")[2])]) as graphs,
+            sync_playwright() as playwright,
+        ):
             browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
             options: dict[str, Any] = {"viewport": SCREEN, "color_scheme": "light"}
             album = Album(folder, browser.new_context(**options).new_page())
             tell(album, f"{address}/dashboard")
+            album.shown.goto(graphs)
+            album.shown.set_viewport_size(TALL)
+            album.shown.locator(".rickshaw_graph svg").nth(1).wait_for()
+            album.shown.wait_for_timeout(2000)  # it draws without saying when it is done
+            album.keep("prometheus")
+            album.shown.set_viewport_size(SCREEN)
+            picture_comparison(album)
             endanger(album, f"{address}/dashboard")
             album.animate()
             browser.close()

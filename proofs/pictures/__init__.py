@@ -1,0 +1,1 @@
+"""The pictures of the documents; see `__main__`."""
