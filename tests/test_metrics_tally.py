@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
 import threading
 import time
 from bisect import bisect_left
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from faultline import App
 from faultline.events import StaleWriteBlocked
 from faultline.ids import Ids
 from faultline.jobs import Lane, Lease, Reclaimed
+from faultline.observer import Observer
 from faultline.telemetry import Telemetry
 from faultline.telemetry.catalogue import METRICS, OTHER, SECONDS
 from faultline.telemetry.sums import FEW, Histogram, Sums
@@ -245,6 +248,43 @@ def test_reclaimed_jobs_are_recovered_or_parked_and_the_cancelled_are_neither() 
     found = scrape(tally)
     assert found.sum("recoveries_total") == 2
     assert found.sum("jobs_quarantined_total") == 1
+
+
+class Broken(Tally):
+    """Fails at everything that is observed."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in Observed:
+            raise ValueError("a mistake of ours")
+        return super().__getattribute__(name)
+
+
+Observed = {name for name in vars(Observer) if not name.startswith("_")} | {"enqueued"}
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_mistake_in_the_tally_costs_no_job(
+    database: str, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    app = App(database)
+    app.telemetry.tally = Broken()
+
+    async def answer() -> int:
+        return 42
+
+    task = app.task(name="answer")(answer if kind == "async" else lambda: 42)
+
+    async def story() -> None:
+        job = await task.aenqueue()
+        worker = asyncio.ensure_future(app.arun_worker(emit=lambda _: None))
+        assert await job.aresult(timeout=DEADLINE_SECONDS) == 42
+        worker.cancel()
+        with suppress(asyncio.CancelledError):
+            await worker
+
+    asyncio.run(story())
+    app.close()
+    assert "something could not be observed" in caplog.text
 
 
 def test_every_metric_has_units_last_and_a_sentence() -> None:

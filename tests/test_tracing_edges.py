@@ -241,7 +241,7 @@ def test_a_user_who_breaks_tracing_loses_spans_and_no_job(scene: Scene) -> None:
         scene.until_state(UUID(job_id), "succeeded")
         worker.terminate()
         assert worker.ended() == 0
-        assert "could not be traced" in "".join(worker.errors)
+        assert "could not be observed" in "".join(worker.errors)
     assert [span.name for span in scene.spans()] == ["send default"]
 
 

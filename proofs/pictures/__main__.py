@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page, ViewportSize
 
 SCREEN: ViewportSize = {"width": 1120, "height": 700}
-TALL: ViewportSize = {"width": 1120, "height": 1240}
+TALL: ViewportSize = {"width": 1120, "height": 1360}
 
 
 def tell(album: Album, address: str) -> None:

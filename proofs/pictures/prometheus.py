@@ -16,7 +16,7 @@ from faultline.errors import FaultlineError
 
 RULES = Path("deploy/prometheus/faultline.rules.yml").absolute()
 GRAPHS = (
-    "sum by (operation) (faultline_stale_writes_rejected_total) > 0",
+    "sum(faultline_stale_writes_rejected_total)",
     "sum by (task) (rate(faultline_jobs_succeeded_total[10s]))",
 )
 

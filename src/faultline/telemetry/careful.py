@@ -1,4 +1,4 @@
-"""Telemetry never stops a job: what fails in it, a user's sampler or exporter, is logged."""
+"""Telemetry never stops a job: what fails in it, ours or a user's exporter, is logged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Careful:
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        log.warning("a job could not be traced", exc_info=error)
+        log.warning("something could not be observed", exc_info=error)
         return True
 
 

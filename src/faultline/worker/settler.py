@@ -326,7 +326,8 @@ class Settler:
     def settled(self, batch: Sequence[Ending], stale: Sequence[Stale]) -> None:
         """The call was answered: report what was written and what was refused."""
         self._hands.drop([ending.attempt for ending in batch if ending.is_last])
-        self._observer.settled(batch, stale)
+        if batch:
+            self._observer.settled(batch, stale)
         refused = {(item.job_id, item.token) for item in stale}
         self._report([e for e in batch if not refused or e.attempt.key not in refused])
         if batch and isinstance(batch[0], Failed | Snoozed):
