@@ -181,7 +181,8 @@ def test_every_option_arrives_through_every_connection(
         "from {schema}.job join {schema}.lane using (lane) where id = any (%s)",
         [one.id, many[0].id, many[-1].id],
     )
-    assert row == [(-3, "v:i p", {"a": ['"', "\\", "é", None]}, 0.25, 2, 7.0)] * 3
+    headers = {"a": ['"', "\\", "é", None], "faultline-due": at.timestamp()}
+    assert row == [(-3, "v:i p", headers, 0.25, 2, 7.0)] * 3
     assert stage.job(one.id)["next_run_at"] == at
     keys = dict(stage.execute("select job_id, key from {schema}.idempotency"))
     assert [keys.get(job.id) for job in many] == ['a"b', "c\\d", "{e,f}", "null", "é:x", None]
