@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 from uuid import UUID, uuid4
 
 import pytest
@@ -120,6 +120,30 @@ def test_a_job_is_found_by_its_id(stage: Stage, web: Client) -> None:
     web.get("/dashboard/static/..%2f__init__.py").problem(404, "not_found")
 
 
+HTML = {"Accept": "text/html,application/xhtml+xml"}
+
+
+def test_a_person_who_asks_for_what_is_not_there_gets_a_page(web: Client) -> None:
+    for path, status in (
+        (f"/jobs/{uuid4()}", 404),
+        ("/nothing", 404),
+        ("/jobs?find=…26fb12", 422),
+        ("/jobs?state=nonsense", 422),
+        ("/jobs?cursor=x", 422),
+    ):
+        answer = web.get(f"/dashboard{quote(path, safe='/?=&')}", **HTML)
+        assert (answer.status, answer.headers["content-type"][:9]) == (status, "text/html"), path
+        assert "<nav" in answer.text
+    assert "paste it whole" in web.get("/dashboard/jobs?find=x", **HTML).text
+
+
+def test_one_odd_worker_hides_nobody(stage: Stage, web: Client) -> None:
+    odd: list[dict[str, object]] = [{"pid": [1]}, {"pid": {"a": 1}, "host": None}, {}]
+    for number, details in enumerate(odd):
+        stage.verbs.beat(f"odd-{number}", ["default"], details).run(stage.conn)
+    assert page(web, "/workers").count("odd-") >= 3
+
+
 def test_whatever_is_in_a_job_is_shown_as_text(stage: Stage, web: Client) -> None:
     stage.verbs.beat(MARKUP, [MARKUP], {"pid": MARKUP, "host": MARKUP}).run(stage.conn)
     job_id, token = stage.running(MARKUP, task=MARKUP, queue=MARKUP, payload={MARKUP: [MARKUP]})
@@ -156,7 +180,8 @@ def test_a_page_loads_nothing_from_elsewhere_and_runs_no_script_of_its_own(web: 
 def test_a_browser_signs_in_with_a_token_and_keeps_it_as_a_cookie(guarded: Client) -> None:
     for path in ("/dashboard", "/dashboard/jobs", "/"):
         answer = guarded.get(path)
-        assert (answer.status, answer.headers["location"]) == (303, "/dashboard/sign-in")
+        assert answer.status == 303
+        assert answer.headers["location"].startswith("/dashboard/sign-in?next=")
     assert "Token" in page(guarded, "/sign-in")
     wrong = submit(guarded, "/sign-in", token="x" * 20)
     assert wrong.status == 401
@@ -166,11 +191,37 @@ def test_a_browser_signs_in_with_a_token_and_keeps_it_as_a_cookie(guarded: Clien
     assert (right.status, right.headers["location"]) == (303, "/dashboard")
     cookie = right.headers["set-cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert "SameSite=lax" in cookie
     given = cookie.partition(";")[0]
     assert "Overview" in page(guarded, "", Cookie=given)
     out = submit(guarded, "/sign-out", headers={"Cookie": given})
     assert 'faultline_token=""' in out.headers["set-cookie"]
+
+
+def test_who_signs_in_comes_where_he_wanted_to_go_and_nowhere_else(guarded: Client) -> None:
+    asked = guarded.get("/dashboard/jobs?state=failed&task=a%20b")
+    path = asked.headers["location"].removeprefix("/dashboard")
+    assert submit(guarded, path, token=TOKEN).headers["location"] == (
+        "/dashboard/jobs?state=failed&task=a%20b"
+    )
+    for elsewhere in ("https://elsewhere.example", "//elsewhere.example", "/dashboard\\..\\x", ""):
+        path = f"/sign-in?{urlencode({'next': elsewhere})}"
+        assert submit(guarded, path, token=TOKEN).headers["location"] == "/dashboard"
+
+
+def test_an_old_cookie_that_is_sent_again_and_again_is_one_wrong_token(guarded: Client) -> None:
+    for _ in range(20):
+        assert (
+            guarded.get("/dashboard", Cookie="faultline_token=an-old-one-of-yesterday").status
+            == 303
+        )
+    assert guarded.bearing(TOKEN).get("/jobs").status == 200
+
+
+def test_the_page_that_asks_for_a_token_is_as_closed_as_the_others(guarded: Client) -> None:
+    headers = guarded.get("/dashboard/sign-in").headers
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["cache-control"] == "no-store"
 
 
 def test_who_guesses_at_the_page_is_not_heard_for_a_while(guarded: Client) -> None:
@@ -251,6 +302,8 @@ def test_cancelling_says_what_became_of_each(stage: Stage, web: Client) -> None:
     said = submit(web, "/jobs", id=[waits, runs, ended], act="cancel").text
     assert "1 job cancelled; 1 job running and asked to stop; 1 job had ended already" in said
     assert "nothing was done" in submit(web, "/jobs", act="cancel").text
+    assert "1 job not found" in submit(web, "/jobs", id=uuid4(), act="cancel").text
+    assert submit(web, "/jobs", id=[uuid4()] * 6000, act="cancel").status == 413
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_the_story_from_a_stall_to_a_requeue(stage: Stage, chromium: Browser) ->
     failed = dead(stage, task="add", payload={"a": 1, "b": 2})
     with served(service(App(stage.url))) as client, page(chromium) as shown:
         shown.goto(address(client, "/jobs?state=failed"))
-        shown.get_by_label("Choose this job").check()
+        shown.get_by_label("Choose add").check()
         pressed(shown, "Retry chosen")
         shown.get_by_text("1 job will be tried again now").wait_for()
         assert stage.state(failed) == "queued"
@@ -174,9 +174,9 @@ def test_without_a_mouse(stage: Stage, web: Client, chromium: Browser) -> None:
         tab_to(shown, "Jobs")
         shown.keyboard.press("Enter")
         shown.wait_for_url("**/dashboard/jobs")
-        tab_to(shown, "Choose this job")
+        tab_to(shown, f"Choose work {job_id}")
         shown.keyboard.press("Space")
-        assert shown.get_by_label("Choose this job").is_checked()
+        assert shown.get_by_label("Choose work").is_checked()
         shown.keyboard.press("Shift+Tab")
         shown.keyboard.press("Shift+Tab")
         shown.keyboard.press("Shift+Tab")
@@ -245,7 +245,7 @@ def test_nothing_moves_under_a_hand(stage: Stage, web: Client, chromium: Browser
     with page(chromium) as shown:
         shown.goto(address(web, "/jobs"))
         shown.locator("#live.on").wait_for()
-        shown.get_by_label("Choose this job").check()
+        shown.get_by_label("Choose work").check()
         for _ in range(3):
             stage.enqueue(queue="others")
         until(lambda: web.get("/api/queues").body["queues"][-1]["queued"] == 3, "they are there")

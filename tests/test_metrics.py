@@ -360,3 +360,16 @@ def test_a_worker_exposes_nothing_that_only_the_database_knows(worker: Process) 
     of_the_database = {name for name, metric in METRICS.items() if metric.where == "database"}
     assert ours
     assert ours & of_the_database == set()
+
+
+def test_what_is_written_for_a_process_that_is_given_up_is_counted(ground: Ground) -> None:
+    """A handler blocks the loop for ever: the keeper writes its failure."""
+    with (
+        ground.stage.login("worker", "producer") as url,
+        Process(url, *NOWHERE, "--processes", "2", "--concurrency", "4") as worker,
+    ):
+        port = port_of(worker)
+        job_id = ground.stage.enqueue("never_returns_and_blocks", max_attempts=1, lease_seconds=30)
+        ground.until_state(job_id, "failed")
+        found = until_counted(port, "jobs_failed_total", 1, task="never_returns_and_blocks")
+    assert found.sum("jobs_succeeded_total") == 0

@@ -267,3 +267,17 @@ def test_it_answers_while_the_database_is_away_and_says_so() -> None:
 def test_a_service_that_never_had_a_database_answers_too() -> None:
     with Serving("postgresql://nobody@127.0.0.1:1/none") as serving:
         assert scraped(serving.client).sum("database_up") == 0
+
+
+def test_a_login_that_may_only_enqueue_does_not_call_the_database_away(stage: Stage) -> None:
+    with stage.login("producer") as url, served(service(App(url))) as client:
+        assert client.post("/jobs", CHARGE).status == 201
+        assert scraped(client).sum("database_up") == 1
+
+
+@pytest.mark.both_servers
+def test_a_job_made_due_before_its_time_hides_no_age(stage: Stage, client: Client) -> None:
+    early = stage.enqueue("work", queue="mail", delay_seconds=86_400)
+    stage.execute("update {schema}.job set created_at = created_at - interval '100 s'")
+    assert stage.verbs.retry([early]).run(stage.conn) == [early]
+    assert 100 <= scraped(client).sum("queue_oldest_age_seconds", queue="mail") < 200

@@ -16,7 +16,7 @@ from tests.collector import Collector
 from tests.serving import Serving
 from tests.stage import Stage
 from tests.tracing import Scene
-from tests.workers import PATH, Ground
+from tests.workers import PATH, Ground, Process
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 UNSAMPLED = PARENT[:-1] + "0"
@@ -296,3 +296,20 @@ def test_a_span_around_a_request_comes_before_what_its_headers_say(scene: Scene)
     first, second = scene.spans(name="send shop")
     assert (first.trace_id, first.parent_id) == (TRACE_ID, SPAN_ID)
     assert second.parent_id == scene.span(name="around").span_id
+
+
+def test_an_opentelemetry_that_cannot_be_had_costs_no_job(scene: Scene) -> None:
+    """It is told to use a propagator that is not installed, as happens with an environment that was
+    made for another service."""
+    broken = {"OTEL_PROPAGATORS": "no-such-propagator"}
+    script = "from tests.half_traced import app; app.enqueue('add', dict(a=1, b=2))"
+    variables = {**os.environ, "PYTHONPATH": PATH, "FAULTLINE_DATABASE_URL": scene.stage.url}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**variables, **broken}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("something could not be observed") <= 1
+    (job_id,) = [row[0] for row in scene.stage.execute("select id from {schema}.job")]
+    with Process(scene.stage.url, app="tests.half_traced:app", **broken) as worker:
+        worker.until("job_completed", job_id=job_id)
+        assert not worker.told("database_lost")

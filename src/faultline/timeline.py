@@ -20,7 +20,7 @@ from faultline.log import duration
 
 Record = Mapping[str, Any]
 
-LONG = 0.4  # a pause between attempts that would take more of the axis than this is broken
+LONG = 0.4  # a pause that by itself would take more of the axis than this is broken
 LONG_SECONDS = 2.0
 MOST_ROWS = 40
 
@@ -92,12 +92,15 @@ class Axis:
         seconds = sorted({self._second(moment) for moment in life.moments})
         spans = [(self._second(since), self._second(until)) for since, until in life.busy]
         whole = seconds[-1] or 1.0
-        pauses = [
+        idle = [
             (before, after)
             for before, after in pairwise(seconds)
-            if after - before > max(LONG * whole, LONG_SECONDS)
+            if after - before > LONG_SECONDS
             and not any(since < after and until > before for since, until in spans)
         ]
+        # Beside the rest, not beside each other: retries a day apart are all broken.
+        rest = whole - sum(after - before for before, after in idle)
+        pauses = [(a, b) for a, b in idle if b - a > rest * LONG / (1 - LONG)]
         paused = sum(after - before for before, after in pauses)
         if whole - paused < 1e-6:  # nothing but pauses: they are all there is to see
             pauses, paused = [], 0.0
@@ -139,12 +142,13 @@ def life(
 ) -> Life:
     """Of this job, as of now; without rows, if it was never claimed."""
     tries = [dict(attempt) for attempt in attempts[-MOST_ROWS:] if attempt["worker"] is not None]
+    orders = [attempt for attempt in attempts if attempt["worker"] is None]  # an operator's
     if lease is not None:
         tries.append(_live(lease, now))
     return Life(
         begin=job["created_at"],
         rows=list(_rows(tries, steps, refusals)),
-        stages=list(_stages(job, tries, refusals, now)),
+        stages=list(_stages(job, [*tries, *orders], refusals, now)),
         moments=_moments(job, lease, tries, steps, refusals, now),
         busy=_busy(tries, refusals),
         left_out=max(0, len(attempts) - MOST_ROWS),
@@ -259,13 +263,17 @@ def _stages(
     found: list[tuple[datetime, str]] = [(job["created_at"], "waiting, not claimed yet")]
     for attempt in tries:
         token, worker, outcome = attempt["fencing_token"], attempt["worker"], attempt["outcome"]
-        found.append((attempt["claimed_at"], f"running under token {token} on {worker}"))
+        if worker is not None:  # else an operator's: nothing ran
+            found.append((attempt["claimed_at"], f"running under token {token} on {worker}"))
         if attempt["lease_expired_at"]:
             said = f"still leased to {worker} under token {token}, but the lease has expired"
             found.append((attempt["lease_expired_at"], said))
         if outcome != "running":
             found.append((attempt["at"], _after(attempt)))
     standing = sorted(found, key=lambda item: item[0])
+    if job.get("state") == "quarantined":
+        last = found.index(standing[-1])
+        found[last] = standing[-1] = (standing[-1][0], "quarantined: an operator decides")
     for refusal in refusals:
         words = [words for at, words in standing if at <= refusal["at"]][-1]
         said = f"a write under token {refusal['stale_token']} is refused; the job: {words}"
@@ -288,5 +296,9 @@ def _after(attempt: Record) -> str:
             return "taken away from its worker; waiting for another"
         case "released":
             return "handed back; waiting for another worker"
+        case "requeued":
+            return "requeued; waiting for a worker"
+        case "cancelled":
+            return "cancelled: it will not run again"
         case outcome:
             return str(outcome)

@@ -20,7 +20,7 @@ from psycopg import Connection
 
 from faultline import __version__, conditions
 from faultline.access import Access
-from faultline.errors import FaultlineError
+from faultline.errors import FaultlineError, NotPermitted
 from faultline.observing import observe
 from faultline.reading import Reading, Record
 from faultline.risk import Limits, Risk, assess
@@ -99,6 +99,9 @@ class Gauges:
             _installation(sums, *self.access.read(_read))
             _server(sums, *self.access.server(self._server))
             _risk(sums, assess(observe(self.access, self._limits), self._limits))
+        except NotPermitted:  # a login that may only enqueue: it is not away
+            _set(sums, metrics.DATABASE_UP, 1)
+            return sums
         except Exception as error:  # whatever it is: the process's own numbers are still worth it
             known = isinstance(error, FaultlineError)
             log.warning("metrics: %s", error if known else type(error).__name__)

@@ -19,7 +19,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
@@ -77,6 +77,7 @@ class Failures:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._last: OrderedDict[str, bytes | None] = OrderedDict()  # what each presented last
 
     def wait_seconds(self, address: str) -> float:
         """For how long nothing more is taken from there; 0 if it may go on."""
@@ -84,8 +85,14 @@ class Failures:
         left = since + WINDOW_SECONDS - self._clock()
         return left if count >= MAX_FAILURES and left > 0 else 0.0
 
-    def add(self, address: str) -> None:
-        """Another one."""
+    def add(self, address: str, given: str = "") -> None:
+        """Another one. The same one again is no guess: a browser keeps sending an old cookie."""
+        digest = _digest(given)
+        if self._last.get(address) == digest and given:
+            return
+        self._last[address] = digest
+        if len(self._last) > MAX_ADDRESSES:
+            self._last.popitem(last=False)
         count, since = self._counts.pop(address, (0, 0.0))
         now = self._clock()
         fresh = now - since > WINDOW_SECONDS
@@ -119,7 +126,9 @@ class Doorkeeper:
                 root, path = _paths(scope)
                 is_page = path.startswith("/dashboard") and scope["method"] in READING
                 if problem.status == 401 and (is_page or path == "/"):
-                    await RedirectResponse(f"{root}{SIGN_IN}", 303)(scope, receive, send)
+                    wanted = {"next": f"{path}?{scope['query_string'].decode('latin-1')}"}
+                    where = f"{root}{SIGN_IN}?{urlencode(wanted)}"
+                    await RedirectResponse(where, 303)(scope, receive, send)
                 else:
                     await problem.response()(scope, receive, send)
                 return
@@ -150,7 +159,7 @@ class Doorkeeper:
             raise _unauthorised("send a token, as Authorization: Bearer …")
         reads, writes = self._tokens.judge(given)
         if not reads:
-            self._failures.add(address)
+            self._failures.add(address, given)
             raise _unauthorised("this is not a token of this service: check FAULTLINE_API_TOKEN")
         scope["faultline_writes"] = writes
         if not writes and scope["method"] not in READING:

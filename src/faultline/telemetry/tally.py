@@ -112,7 +112,7 @@ class Tally(Observer):
             for metric in _OF_JOBS:
                 self._sums.count(metric, 0, *self._pair(task.name, task.queue))
         for reason in metrics.REASONS:
-            for operation in metrics.OPERATIONS:
+            for operation in (*metrics.OPERATIONS, OTHER):
                 self._sums.count(metrics.STALE, 0, reason, operation)
         for reason in metrics.LOST:
             self._sums.count(metrics.LEASES_LOST, 0, reason)

@@ -27,13 +27,15 @@ class Tracing(Observer):
 
     def __init__(self) -> None:
         self._spans: Spans | None = None
+        self._is_broken = False  # OpenTelemetry cannot be had: it is said once
         self._queues: dict[int, str] = {}  # by lane
 
     def enqueueing(self, task: str, counts: Mapping[str, int]) -> AbstractContextManager[Sending]:
         """A span around an enqueue, whose context travels with the jobs."""
-        if (spans := self._found()) is None or not counts:
-            return super().enqueueing(task, counts)
-        return spans.sending(task, counts)
+        if (spans := self._found()) is not None and counts:
+            with careful:
+                return spans.sending(task, counts)
+        return super().enqueueing(task, counts)
 
     def headers(self) -> Mapping[str, Any]:
         """The context of the caller."""
@@ -73,8 +75,11 @@ class Tracing(Observer):
                 self._spans.flush()
 
     def _found(self) -> Spans | None:
-        if self._spans is None and "opentelemetry.trace" in sys.modules:
-            from faultline.telemetry.spans import Spans
+        if self._spans is None and not self._is_broken and "opentelemetry.trace" in sys.modules:
+            self._is_broken = True
+            with careful:  # half installed, or told to use what is not there
+                from faultline.telemetry.spans import Spans
 
-            self._spans = Spans()
+                self._spans = Spans()
+                self._is_broken = False
         return self._spans

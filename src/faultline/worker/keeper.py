@@ -37,7 +37,7 @@ from faultline.jobs import Renewal
 from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
 from faultline.worker.attempt import ABANDON_SECONDS, Attempt, Hands
-from faultline.worker.endings import Abandoned, Settled, ending_of
+from faultline.worker.endings import Abandoned, Released, Settled, ending_of
 from faultline.worker.outage import Outage, nothing
 from faultline.worker.reconciler import Reconciler
 from faultline.worker.session import Session, Unavailable
@@ -289,14 +289,17 @@ class Keeper:
     async def _give_up(self, stuck: Attempt) -> None:
         """The worker's loop will not come back: write what can be written, and end the process."""
         self._emit(HandlerAbandoned(self._worker, *stuck.key, stuck.lease.task))
-        others = [a.key for a in self._hands.all() if a is not stuck and _may_be_handed_back(a)]
+        others = [a for a in self._hands.all() if a is not stuck and _may_be_handed_back(a)]
         ending = ending_of(stuck, Abandoned())
         session = Session(self._url, self._verbs.schema)
         with suppress(Unavailable, psycopg.Error, FaultlineError, TimeoutError):
             if not isinstance(ending, Settled):  # else it has ended itself, or may have
-                await session.run(ending.call(self._verbs, [ending]), 2.0)
+                stale = await session.run(ending.call(self._verbs, [ending]), 2.0)
+                self._observer.settled([ending], stale)
             if others:
-                await session.run(self._verbs.release(others), 2.0)
+                released = [Released(attempt, "stuck") for attempt in others]
+                stale = await session.run(released[0].call(self._verbs, released), 2.0)
+                self._observer.settled(released, stale)
         await self._say_goodbye()
         self._emit(WorkerExit(self._worker, "stuck"))
         self._last()

@@ -282,8 +282,8 @@ class Settler:
             asked = self._unsure[:MAX_BATCH]
             under_way = {e for e in asked if isinstance(e, Unsure) and e.is_open}  # asked first
             outcomes = await self._session.run(self._verbs.outcomes(keys(asked)), CALL_SECONDS)
-            del self._unsure[: len(asked)]  # more may have come meanwhile, behind them
             for ending, (outcome, final) in zip(asked, outcomes, strict=True):
+                self._unsure.remove(ending)  # more may have come meanwhile
                 if isinstance(ending, Failed):
                     ending.final = final
                 self._resolve(ending, outcome, is_open=ending in under_way)

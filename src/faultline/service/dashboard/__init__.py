@@ -22,27 +22,17 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
+from faultline.errors import InvalidArgument
 from faultline.listing import Wanted
 from faultline.service.dashboard import actions, pages, session
-from faultline.service.dashboard.rendering import rendered, static
+from faultline.service.dashboard.rendering import HEADERS, rendered, static_files
+from faultline.service.dashboard.troubles import Page
 from faultline.service.jobs import Here
 from faultline.service.problem import Problem
 from faultline.service.watch import Watch
 from faultline.states import State
 
-router = APIRouter(include_in_schema=False)
-
-# Scripts, styles and pictures of this page only; no frame around it, no form to elsewhere.
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-)
-_HEADERS = {
-    "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
+router = APIRouter(include_in_schema=False, route_class=Page)
 Cursor = Annotated[UUID | None, Query()]
 
 
@@ -55,7 +45,7 @@ def page(request: Request, template: str, values: dict[str, Any], part: str | No
         "part": part,
         "here": template.removesuffix(".html"),
     }
-    return HTMLResponse(rendered(template, **common, **values), headers=_HEADERS)
+    return HTMLResponse(rendered(template, **common, **values), headers=HEADERS)
 
 
 @router.get("/")
@@ -97,10 +87,12 @@ def get_jobs(
             address = f"{request.scope.get('root_path', '')}/dashboard/jobs/{UUID(find.strip())}"
             return RedirectResponse(address, 303)
         except ValueError:
-            raise Problem(
-                422, "invalid_argument", "this is not the id of a job: paste it whole"
+            raise InvalidArgument(
+                "this is not the id of a job: paste it whole; point at a short one to see all of it"
             ) from None
-    wanted = Wanted(state if state in list(State) else None, queue or None, task or None)
+    if state and state not in list(State):
+        raise InvalidArgument(f"there is no such state: {', '.join(State)}")
+    wanted = Wanted(state or None, queue or None, task or None)
     return page(request, "jobs.html", pages.jobs(here, wanted, cursor), part)
 
 
@@ -155,7 +147,7 @@ async def _done(request: Request, act: Callable[[dict[str, list[str]]], str]) ->
     """Do it, and say what was done."""
     fields = await session.form(request)
     said = await run_in_threadpool(act, fields)
-    return HTMLResponse(rendered("said.html", said=said), headers=_HEADERS)
+    return HTMLResponse(rendered("said.html", said=said), headers=HEADERS)
 
 
 @changes.post("/dashboard/jobs")
@@ -201,8 +193,14 @@ def post_sign_out(request: Request) -> Response:
 @router.get("/dashboard/static/{name}")
 def get_static(name: str) -> Response:
     """A file of the page's own."""
-    content = static(name)
+    content = static_files().get(name)
     if content is None:
         raise Problem(404, "not_found", "there is no such file here")
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     return Response(content, media_type=kind, headers={"Cache-Control": "max-age=3600"})
+
+
+@router.get("/dashboard/{path:path}")
+def get_nothing(path: str) -> Response:  # noqa: ARG001
+    """Whatever else is asked for."""
+    raise Problem(404, "not_found", "there is no such page")

@@ -51,8 +51,10 @@ def _cancel(here: Access, ids: list[UUID]) -> str:
     parts = [f"{_jobs(ended)} cancelled"]
     if asked:
         parts.append(f"{_jobs(asked)} running and asked to stop")
-    if kept := len(ids) - ended - asked:
+    if kept := verdicts.count("finished"):
         parts.append(f"{_jobs(kept)} had ended already")
+    if unknown := len(ids) - len(verdicts):
+        parts.append(f"{_jobs(unknown)} not found")
     return "; ".join(parts)
 
 

@@ -23,6 +23,7 @@ from faultline.story import moments
 PAGE = 50
 LATEST = 300  # attempts that latencies are taken from
 AT_RISK = 8
+MOST_QUEUES = 12  # on the first page
 PERCENTILES = (50, 95, 99)
 MANY_LEASES = 500
 PINNED_SECONDS = 60.0
@@ -45,7 +46,9 @@ def overview(here: Access, limits: Limits) -> dict[str, Any]:
             "latencies": _latencies(reading, conn),
         }
 
-    return {**here.read(ask), "risk": risk_of(here, limits)}
+    seen = here.read(ask)
+    seen["queues"].sort(key=lambda row: (-row["queued"] - row["running"], row["queue"]))
+    return {**seen, "most_queues": MOST_QUEUES, "risk": risk_of(here, limits)}
 
 
 def _latencies(reading: Reading, conn: Connection[Any]) -> list[Record]:

@@ -16,6 +16,17 @@ from faultline import __version__
 from faultline.log import duration
 from faultline.story import error_line
 
+# Scripts, styles and pictures of this page only; no frame around it, no form to elsewhere.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 NONE = "\u2013"  # for what there is not
 STATES = ("running", "queued", "scheduled", "succeeded", "failed", "quarantined", "cancelled")
 
@@ -49,10 +60,10 @@ def rendered(template: str, **values: Any) -> str:
 
 
 @cache
-def static(name: str) -> bytes | None:
-    """A file of the page's own; None: there is no such."""
-    found = resources.files("faultline.service.dashboard").joinpath("static", name)
-    return found.read_bytes() if "/" not in name and found.is_file() else None
+def static_files() -> dict[str, bytes]:
+    """The files of the pages' own, by name."""
+    folder = resources.files("faultline.service.dashboard").joinpath("static")
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
 def when(moment: datetime | None) -> Markup:
@@ -93,4 +104,5 @@ def pretty(value: Any) -> str:
 def short(job_id: Any) -> Markup:
     """An id by its end, which differs; whole when one points at it."""
     text = str(job_id)
+    # The end, since ids of one moment begin alike.
     return Markup('<code class="id" title="{}">…{}</code>').format(escape(text), text[-12:])

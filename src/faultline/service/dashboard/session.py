@@ -1,18 +1,20 @@
 """Signing in with a token: a browser cannot send one with a link, so that it gets a cookie.
 
-The cookie is the token, for this site's own pages and nobody's scripts; where none is set there is
-nothing to sign in to. A change asked for with the cookie has to come from a page of this site.
+The cookie is the token, for this site and nobody's scripts; where none is set there is nothing to
+sign in to. It comes with a link from elsewhere, so that one in a chat leads where it says; a change
+asked for with it has to come from a page of this site.
 """
 
 from __future__ import annotations
 
 from urllib.parse import parse_qs
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from faultline.service.dashboard.rendering import rendered
-from faultline.service.tokens import COOKIE, Doorkeeper, Tokens
+from faultline.service.dashboard.rendering import HEADERS, rendered
+from faultline.service.tokens import COOKIE, SIGN_IN, Doorkeeper, Tokens
 
 MAX_FORM_BYTES = 200_000
 
@@ -23,14 +25,22 @@ async def form(request: Request) -> dict[str, list[str]]:
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_FORM_BYTES:
-            return {}
+            raise HTTPException(413, "these are too many at once: choose fewer")
     return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
 
 
 def sign_in_page(request: Request, wrong: str | None = None) -> Response:
     """Asks for a token."""
-    root = request.scope.get("root_path", "")
-    return HTMLResponse(rendered("sign_in.html", root=root, wrong=wrong), 401 if wrong else 200)
+    values = {"root": request.scope.get("root_path", ""), "wrong": wrong, "next": _next(request)}
+    status = 401 if wrong else 200
+    return HTMLResponse(rendered("sign_in.html", **values), status, HEADERS)
+
+
+def _next(request: Request) -> str:
+    """Where whoever signs in wanted to go: a page of this dashboard, or the first one."""
+    wanted = request.query_params.get("next", "")
+    is_ours = wanted.startswith("/dashboard") and not wanted.startswith(SIGN_IN)
+    return wanted if is_ours and "\\" not in wanted else "/dashboard"
 
 
 async def sign_in(request: Request) -> Response:
@@ -43,15 +53,15 @@ async def sign_in(request: Request) -> Response:
         return sign_in_page(request, "too many wrong tokens: wait for a minute")
     reads, _ = tokens.judge(given)
     if not reads:
-        failures.add(address)
+        failures.add(address, given)
         return sign_in_page(request, "this is not a token of this service")
     root = request.scope.get("root_path", "")
-    answer = RedirectResponse(f"{root}/dashboard", 303)
+    answer = RedirectResponse(f"{root}{_next(request)}", 303)
     answer.set_cookie(
         COOKIE,
         given,
         httponly=True,
-        samesite="strict",
+        samesite="lax",
         secure=request.url.scheme == "https",
         path=root or "/",
     )

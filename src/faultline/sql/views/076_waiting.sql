@@ -4,7 +4,10 @@
 create or replace view {schema}.waiting as
 select n.queue,
        max(extract(epoch from clock_timestamp() - coalesce(
+           -- One that was made due before its time has waited since it came, at most.
            case when jsonb_typeof(j.headers -> 'faultline-due') = 'number'
+                 and (j.headers -> 'faultline-due')::double precision
+                     <= extract(epoch from clock_timestamp())
                 then to_timestamp((j.headers ->> 'faultline-due')::double precision) end,
            j.created_at, again.at)))::double precision as oldest_seconds
   from {schema}.lane n

@@ -38,6 +38,7 @@ function moments(within) {
 }
 
 function countDown() {
+  if (document.body.classList.contains("away")) return; // nobody knows
   const now = Date.now() / 1000;
   for (const shown of document.querySelectorAll("[data-until]")) {
     const left = shown.dataset.until - now;
@@ -50,41 +51,65 @@ function countDown() {
 
 // ── parts that are kept fresh ────────────────────────────────────────────────────────────────────
 
-const asking = new Set();
-const stale = new Set();
-
-async function refresh(part) {
-  const id = nameOf(part);
-  if (asking.has(id)) return void stale.add(id);
-  asking.add(id);
-  const address = new URL(location.href);
-  address.searchParams.set("part", id);
-  try {
-    const answer = await fetch(address, { headers: { Accept: "text/html" } });
-    if (answer.redirected) return void location.reload();
-    if (!answer.ok) return;
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(id);
-    const shown = document.getElementById(id);
-    if (!fresh || !shown || isBusy(shown)) return;
-    keepChoices(shown, fresh);
-    localTimes(fresh);
-    labels(fresh);
-    moments(fresh);
-    htmx.swap({ target: shown, text: fresh.outerHTML, swap: "outerMorph" });
-    countDown();
-  } finally {
-    asking.delete(id);
-    if (stale.delete(id)) later(id);
-  }
-}
+const PAUSE_MS = 700; // between two looks at a page
+const TICK_MS = 5000; // what changes without being announced: silence, progress, ages
+const due = new Set(); // the names of parts that have changed
+let timer = null;
+let seen = Date.now(); // when the server was last heard of
 
 // A form's own .id is its field of that name.
 const nameOf = (part) => part.getAttribute("id");
 
-// Nothing moves under somebody's hand.
+// Nothing moves under somebody's hand; what is due is put in place when the hand is gone.
 const isBusy = (part) =>
-  (part.contains(document.activeElement) && document.activeElement.matches("input, select")) ||
+  (part.contains(document.activeElement) && document.activeElement.matches("input:not(.moment), select")) ||
   (nameOf(part) === "jobs" && (part.matches(":hover") || part.querySelector("input[name=id]:checked")));
+
+function changed(kind) {
+  for (const part of document.querySelectorAll("[data-live]")) {
+    if (!kind || part.dataset.live.split(" ").includes(kind)) due.add(nameOf(part));
+  }
+  later();
+}
+
+function later() {
+  if (!timer && due.size && !document.hidden) timer = setTimeout(refresh, PAUSE_MS);
+}
+
+// One question for all parts that have changed.
+async function refresh(force = false) {
+  clearTimeout(timer);
+  try {
+    const address = new URL(location.href);
+    address.searchParams.set("part", "yes");
+    const answer = await fetch(address, { headers: { Accept: "text/html" } });
+    if (answer.redirected) return void location.reload();
+    heard();
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (!answer.ok) return void complain(`Nothing can be seen just now: ${fresh.body.textContent.trim()}`);
+    for (const name of [...due]) put(name, fresh, force);
+    countDown();
+  } catch {
+    lostContact();
+  } finally {
+    timer = null;
+    setTimeout(later, PAUSE_MS); // what was held back
+  }
+}
+
+function put(name, page, force) {
+  const fresh = page.getElementById(name);
+  const shown = document.getElementById(name);
+  if (shown && !force && isBusy(shown)) return;
+  due.delete(name);
+  if (!fresh || !shown) return;
+  if (!force) keepChoices(shown, fresh);
+  keepOpen(shown, fresh);
+  localTimes(fresh);
+  labels(fresh);
+  moments(fresh);
+  htmx.swap({ target: shown, text: fresh.outerHTML, swap: "outerMorph" });
+}
 
 function keepChoices(shown, fresh) {
   for (const box of shown.querySelectorAll("input[name=id]:checked")) {
@@ -92,42 +117,68 @@ function keepChoices(shown, fresh) {
   }
 }
 
-const waiting = new Map();
-
-function later(id) {
-  if (waiting.has(id)) return;
-  waiting.set(id, setTimeout(() => {
-    waiting.delete(id);
-    const part = document.getElementById(id);
-    if (part && !document.hidden) refresh(part);
-  }, 250));
-}
-
-function changed(kind) {
-  for (const part of document.querySelectorAll("[data-live]")) {
-    if (!kind || part.dataset.live.split(" ").includes(kind)) later(nameOf(part));
-  }
+function keepOpen(shown, fresh) {
+  const open = [...shown.querySelectorAll("details")].map((one) => one.open);
+  [...fresh.querySelectorAll("details")].forEach((one, n) => { if (open[n]) one.setAttribute("open", ""); });
 }
 
 // ── the stream ───────────────────────────────────────────────────────────────────────────────────
 
+const KINDS = ["queues", "leases", "workers", "risk", "throughput", "refusal"];
+let stream = null;
+let again = 1000;
+
+// A browser has few connections for one host: a page that nobody sees has none.
 function listen() {
-  const stream = new EventSource(`${root}/api/stream`);
-  stream.onopen = () => showLive("live");
-  stream.onerror = () => showLive("reconnecting");
-  for (const kind of ["queues", "leases", "workers", "risk", "throughput", "refusal"]) {
-    stream.addEventListener(kind, () => { trouble.hidden = true; changed(kind); if (kind === "throughput") draw(); });
+  if (document.hidden || stream) return;
+  stream = new EventSource(`${root}/api/stream`);
+  stream.onopen = () => { again = 1000; heard(); changed(); };
+  stream.onerror = () => {
+    lostContact();
+    if (stream?.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+    hush();
+    setTimeout(askAgain, again);
+    again = Math.min(again * 2, 15000);
+  };
+  for (const kind of KINDS) {
+    stream.addEventListener(kind, () => { heard(); changed(kind); if (kind === "throughput") draw(); });
   }
   stream.addEventListener("trouble", (event) => {
-    trouble.textContent = `Nothing can be seen just now: ${JSON.parse(event.data).detail}`;
-    trouble.hidden = false;
+    complain(`Nothing can be seen just now: ${JSON.parse(event.data).detail}`);
   });
-  addEventListener("pagehide", () => stream.close());
 }
 
-function showLive(words) {
-  live.textContent = words;
-  live.classList.toggle("on", words === "live");
+// The answer was no stream: perhaps the token is another one by now, which a page's redirect shows.
+function askAgain() {
+  changed();
+  listen();
+}
+
+function hush() {
+  stream?.close();
+  stream = null;
+}
+
+function heard() {
+  seen = Date.now();
+  trouble.hidden = true;
+  document.body.classList.remove("away");
+  live.textContent = "live";
+  live.classList.add("on");
+}
+
+function lostContact() {
+  live.textContent = "reconnecting";
+  live.classList.remove("on");
+  const seconds = Math.round((Date.now() - seen) / 1000);
+  if (seconds < 3) return;
+  document.body.classList.add("away");
+  complain(`No contact with the service for ${seconds} s: what is shown is as old.`);
+}
+
+function complain(words) {
+  trouble.textContent = words;
+  trouble.hidden = false;
 }
 
 // ── the chart ────────────────────────────────────────────────────────────────────────────────────
@@ -138,8 +189,8 @@ const LINES = [["enqueued", "--bar"], ["ended", "--bar-good"], ["refused", "--ba
 async function draw() {
   const place = document.getElementById("chart");
   if (!place || document.hidden) return;
-  const answer = await fetch(`${root}/dashboard/series`);
-  if (!answer.ok) return;
+  const answer = await fetch(`${root}/dashboard/series`).catch(() => null);
+  if (!answer?.ok) return;
   const series = await answer.json();
   const data = [series.at, ...LINES.map(([name]) => series[name])];
   if (chart) return void chart.setData(data);
@@ -202,11 +253,25 @@ document.addEventListener("submit", async (event) => {
   if (question && !(await ask(question))) return;
   const fields = new URLSearchParams(new FormData(form, button));
   if (button && "all" in button.dataset) { fields.delete("id"); fields.set("all", "yes"); }
-  const answer = await fetch(form.action, { method: "POST", body: fields });
-  if (answer.ok) said.innerHTML = await answer.text();
-  else { said.innerHTML = ""; trouble.textContent = (await answer.json()).detail; trouble.hidden = false; }
+  await act(form.action, fields);
   changed();
+  refresh(true);
 });
+
+async function act(address, fields) {
+  let words;
+  try {
+    const answer = await fetch(address, { method: "POST", body: fields });
+    if (answer.ok) return void (said.innerHTML = await answer.text());
+    words = await answer.json().then((body) => body.detail, () => `the service answered ${answer.status}`);
+  } catch {
+    words = "the service cannot be reached; nothing is known of what became of this";
+  }
+  const line = document.createElement("p");
+  line.className = "trouble";
+  line.textContent = `Not done: ${words}`;
+  said.replaceChildren(line);
+}
 
 document.addEventListener("click", (event) => {
   if (event.target.matches(".close")) event.target.parentElement.remove();
@@ -229,7 +294,16 @@ document.getElementById("theme").addEventListener("click", () => {
 localTimes(document);
 labels(document);
 moments(document);
+for (const figure of document.querySelectorAll(".timeline")) figure.scrollLeft = figure.scrollWidth; // its end
 setInterval(countDown, 200);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) { changed(); draw(); } });
+setInterval(() => { if (!document.hidden) ["workers", "leases"].forEach(changed); }, TICK_MS);
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return void hush();
+  listen();
+  changed();
+  draw();
+});
+addEventListener("pagehide", hush);
+addEventListener("pageshow", (event) => { if (event.persisted) listen(); });
 listen();
 draw();
