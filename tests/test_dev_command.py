@@ -163,6 +163,16 @@ def test_ending_it_ends_the_worker_too(faultline: CommandLine) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_should_it_be_killed_its_workers_go_too(faultline: CommandLine) -> None:
+    """Else they would go on claiming, with code that nobody reloads."""
+    with Dev(faultline) as dev:
+        dev.has_said("serves default")
+        (worker,) = children_of(dev.process.pid)
+        assert dev.end(signal.SIGKILL) == -signal.SIGKILL
+        until(lambda: not Path(f"/proc/{worker}").exists(), "the worker is gone")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_stalled_worker_is_taken_over_and_ends_with_the_others(
     stage: Stage, faultline: CommandLine, project: Path
 ) -> None:

@@ -10,7 +10,7 @@ pooler. An installation without roles (`migrate --no-roles`) has only the user w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -75,6 +75,13 @@ class Access:
     def act(self, role: Role, call: Call[T]) -> T:
         """Carry out one verb."""
         return self._producer.run(_InRole(role, self.app.schema, call.run, call.verb))
+
+    def retry(self, ids: Sequence[UUID], reason: str) -> tuple[list[UUID], list[UUID]]:
+        """Have these tried again, now: the scheduled ones that are due by it, and the failed and
+        quarantined ones that were requeued; any other is left as it is."""
+        due = self.act("operator", self._producer.verbs.retry(ids))
+        left = [job_id for job_id in ids if job_id not in set(due)]
+        return due, self.act("operator", self._producer.verbs.requeue(left, reason)) if left else []
 
     def server(self, question: Callable[[Connection[Any]], T]) -> T:
         """Ask the server about itself: what may be seen there is a right of the login."""

@@ -179,12 +179,12 @@ def get_depth(here: Here) -> JSONResponse:
 )
 def post_retry(job_id: UUID, here: Here) -> models.Changed:
     """Try a job again, now: a scheduled one is due, a failed or quarantined one is requeued."""
-    verbs = here.producer.verbs
-    if job_id in here.act("operator", verbs.retry([job_id])):
+    due, requeued = here.retry([job_id], "retried over HTTP")
+    if due:
         return models.Changed(id=job_id, outcome="due")
-    if job_id in here.act("operator", verbs.requeue([job_id], "retried over HTTP")):
+    if requeued:
         return models.Changed(id=job_id, outcome="requeued")
-    found = here.act("operator", verbs.status(job_id))
+    found = here.act("operator", here.producer.verbs.status(job_id))
     if found is None:
         raise JobNotFound(job_id)
     raise Problem(

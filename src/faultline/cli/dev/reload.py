@@ -7,7 +7,8 @@ From `with` on a signal no longer interrupts what is under way: it is remembered
 was started before `run` can be ended in order. Each child has a process group of its own, so that
 Ctrl-C reaches it once, from here: the first signal drains it, a second one hurries it, a third
 kills it. A child that ends by itself, as with a syntax error, is started anew at the next change.
-One that somebody has stopped is continued before it is ended: it would not hear.
+One that somebody has stopped is continued before it is ended: it would not hear. Should this
+process be killed, so are they.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Self
 
 import typer
 
+from faultline.drills.workers import end_with_parent
 from faultline.log import printable
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -95,6 +97,7 @@ class Reload:
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 process_group=0,
+                preexec_fn=end_with_parent,
             )
             self._children.append(child)
 

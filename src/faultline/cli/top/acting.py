@@ -12,12 +12,12 @@ _REASON = "from faultline top"
 
 def retry(access: Access, job_id: UUID) -> str:
     """Now: a scheduled job is due, a failed or quarantined one has another life."""
-    verbs = access.producer.verbs
-    if access.act("operator", verbs.retry([job_id])):
+    due, requeued = access.retry([job_id], _REASON)
+    if due:
         return f"job {job_id} is due now"
-    if access.act("operator", verbs.requeue([job_id], _REASON)):
+    if requeued:
         return f"job {job_id} has another life"
-    found = access.act("operator", verbs.status(job_id))
+    found = access.act("operator", access.producer.verbs.status(job_id))
     if found is None:
         return f"there is no job {job_id} any more"
     return f"job {job_id} is {found.state}: retry is for scheduled, failed and quarantined ones"

@@ -33,10 +33,7 @@ def change_jobs(here: Access, fields: Fields) -> str:
 
 
 def _retry(here: Access, ids: list[UUID]) -> str:
-    verbs = here.producer.verbs
-    due = here.act("operator", verbs.retry(ids))
-    left = [job_id for job_id in ids if job_id not in set(due)]
-    requeued = here.act("operator", verbs.requeue(left, REASON)) if left else []
+    due, requeued = here.retry(ids, REASON)
     done, kept = len(due) + len(requeued), len(ids) - len(due) - len(requeued)
     also = f"; {_jobs(kept)} left alone: neither failed, quarantined nor scheduled" if kept else ""
     return f"{_jobs(done)} will be tried again now{also}"
