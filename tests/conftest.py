@@ -32,7 +32,7 @@ from tests.stage import Stage
 # Durability is not under test here: killing a process loses nothing that was written.
 OPTIONS = {
     "fsync": "off",
-    "max_connections": "300",
+    "max_connections": "600",  # one server for all that run at once; a duel alone takes a hundred
     "shared_buffers": "128MB",
     "autovacuum": "off",
     "deadlock_timeout": "200ms",
