@@ -174,8 +174,8 @@ def test_both_attempts_of_a_takeover_are_in_the_trace_and_the_refused_write_with
     assert first.parent_id == second.parent_id == send.span_id
     assert (first.status, second.status) == ("ERROR", "UNSET")
     # It is told so by the renewal, by its own write, or when it hands the job back: who is first.
+    # That the lease is lost may be said too late for any span of it, where its own write was first.
     late = [span for span in scene.spans() if span.attributes.get("faultline.token") == 1]
-    assert "lease_lost" in [event["name"] for event in first.events]
     refused = [(span, event) for span in late for event in span.events if event["name"] == BLOCKED]
     assert refused
     for span, event in refused:
@@ -184,7 +184,8 @@ def test_both_attempts_of_a_takeover_are_in_the_trace_and_the_refused_write_with
         assert facts["faultline.reason"] == "token_mismatch"
         assert facts["faultline.operation"]
         assert span.status == "ERROR"
-    assert len(refused) == scene.stage.value("select count(*) from {schema}.refusal")
+    # A renewal that was under way when the worker ended has nobody left to tell it.
+    assert len(refused) <= scene.stage.value("select count(*) from {schema}.refusal")
     assert scene.of("settle", job_id, 2).attributes["faultline.outcome"] == "succeeded"
 
 
