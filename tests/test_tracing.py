@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
 
-from tests.collector import Collector
-from tests.stage import Stage
-from tests.tracing import BLOCKED, Scene
+from tests.tracing import BLOCKED, Scene, collector, scene
 from tests.workers import Process
 
-
-@pytest.fixture(scope="module")
-def collector() -> Iterator[Collector]:
-    with Collector.running() as collector:
-        yield collector
-
-
-@pytest.fixture
-def scene(stage: Stage, collector: Collector) -> Scene:
-    collector.forget()
-    return Scene(stage, collector)
+__all__ = ["collector", "scene"]
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

@@ -6,33 +6,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from tests.collector import Collector
 from tests.serving import Serving
 from tests.stage import Stage
-from tests.tracing import Scene
+from tests.tracing import Scene, collector, scene
 from tests.workers import PATH, Ground, Process
+
+__all__ = ["collector", "scene"]
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 UNSAMPLED = PARENT[:-1] + "0"
 TRACE_ID, SPAN_ID = PARENT.split("-")[1:3]
-
-
-@pytest.fixture(scope="module")
-def collector() -> Iterator[Collector]:
-    with Collector.running() as collector:
-        yield collector
-
-
-@pytest.fixture
-def scene(stage: Stage, collector: Collector) -> Scene:
-    collector.forget()
-    return Scene(stage, collector)
 
 
 def run(url: str, code: str, **variables: str) -> str:

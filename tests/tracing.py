@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from tests.collector import Collector, Span
 from tests.stage import Stage
@@ -71,3 +74,15 @@ class Scene(Ground):
         while ids[-1] in spans:
             ids.append(spans[ids[-1]].parent_id)
         return ids
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with Collector.running() as collector:
+        yield collector
+
+
+@pytest.fixture
+def scene(stage: Stage, collector: Collector) -> Scene:
+    collector.forget()
+    return Scene(stage, collector)
