@@ -16,11 +16,13 @@ _CATALOGUE = {
     "relations": "select relname, relkind, relpersistence, reloptions, relowner::regrole, relacl, "
     "pg_get_viewdef(oid), pg_get_partkeydef(oid) from pg_class "
     "where relnamespace = %(schema)s::regnamespace",
-    "columns": "select c.relname, attnum, attname, format_type(atttypid, atttypmod), attnotnull, "
+    "columns": "select c.relname, "
+    "row_number() over (partition by attrelid order by attnum), attname, "
+    "format_type(atttypid, atttypmod), attnotnull, "
     "attidentity, pg_get_expr(adbin, adrelid) from pg_attribute a "
     "join pg_class c on c.oid = attrelid "
     "left join pg_attrdef d on adrelid = attrelid and adnum = attnum "
-    "where relnamespace = %(schema)s::regnamespace and attnum > 0",
+    "where relnamespace = %(schema)s::regnamespace and attnum > 0 and not attisdropped",
     "constraints": "select conrelid::regclass, conname, pg_get_constraintdef(oid) "
     "from pg_constraint where connamespace = %(schema)s::regnamespace",
     "indexes": "select pg_get_indexdef(oid) from pg_class where relkind in ('i', 'I') "
@@ -63,6 +65,8 @@ def run_one_job(conn: Connection[Any], schema: str) -> None:
 # The newest installation as version 1 had it, where that matters to an upgrade.
 AS_VERSION_1 = """
 delete from {schema}.migration where version > 1;
+alter table {schema}.lease drop column renewals cascade;
+alter table {schema}.attempt drop column renewals cascade;
 drop index {schema}.ended_without_success;
 drop table {schema}.setting cascade;
 create table {schema}.setting (

@@ -271,7 +271,11 @@ def test_an_upgrade_from_version_1_keeps_every_job_and_ends_like_a_fresh_install
     before = stage.execute("select * from {schema}.jobs order by id")
 
     assert migrate(stage.conn, "faultline") == ALL[1:]
-    assert {name: stage.execute(f"select * from {{schema}}.{name}") for name in tables} == rows
+    for name, before_it in rows.items():
+        after_it = stage.execute(f"select * from {{schema}}.{name}")
+        width = len(before_it[0]) if before_it else 0  # a migration may add columns
+        assert [row[:width] for row in after_it] == before_it, name
+        assert not any(value for row in after_it for value in row[width:]), name
     assert [row[:-1] for row in stage.execute("select * from {schema}.jobs order by id")] == before
     upgraded = catalogue(stage.conn, "faultline")
     assert len(upgraded.pop("migrations")) == len(fresh.pop("migrations"))

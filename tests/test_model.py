@@ -46,6 +46,7 @@ NOT_MODELLED = {
     "awake": "a hint about waking up",
     "status": "only reads",
     "outcomes": "outcome, of many attempts",
+    "backlog": "only reads",
     "sleeping": "only reads, about workers",
     "busy": "only reads; how long a verb waits for a lock is left open in the model",
     "lanes": "only reads",

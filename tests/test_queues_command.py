@@ -32,6 +32,17 @@ def test_a_list_of_queues_counts_what_stands_where(stage: Stage, faultline: Comm
     assert found["mail"]["paused"] is False
 
 
+def test_the_backlog_is_what_there_is_to_do(stage: Stage, faultline: CommandLine) -> None:
+    assert faultline("queues", "backlog") == "0 waiting; 0 running\n"
+    stage.running(queue="billing")
+    stage.enqueue(queue="mail")
+    assert faultline("queues", "backlog", "billing") == "0 waiting; 1 running\n"
+    assert faultline("queues", "backlog", "mail").startswith("1 waiting, the oldest for ")
+    found = faultline.json("queues", "backlog")
+    assert (found["jobs"], found["running"]) == (1, 1)
+    assert found["oldest_seconds"] > 0
+
+
 def test_a_paused_queue_is_not_claimed_until_it_is_resumed(
     stage: Stage, faultline: CommandLine
 ) -> None:

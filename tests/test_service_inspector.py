@@ -72,6 +72,8 @@ def test_refusals_are_read_page_by_page_and_for_one_job(stage: Stage, api: Clien
 
 def test_a_timeline_tells_the_takeover_and_the_refusal_in_order(stage: Stage, api: Client) -> None:
     job_id = refused(stage)
+    for _ in range(2):
+        stage.verbs.renew([(job_id, 2)]).run(stage.conn)
     stage.verbs.complete([(job_id, 2)]).run(stage.conn)
     body = api.get(f"/api/jobs/{job_id}/timeline").body
     assert body["state"] == "succeeded"
@@ -83,6 +85,7 @@ def test_a_timeline_tells_the_takeover_and_the_refusal_in_order(stage: Stage, ap
             (1, "lease_expired", "A"),
             (1, "expired", "A"),
             (2, "claimed", "B"),
+            (2, "renewed", "B"),
             (1, "refused", "A"),
             (2, "succeeded", "B"),
         ]

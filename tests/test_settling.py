@@ -8,6 +8,7 @@ not late, and a step is never later than the end of its attempt.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,6 +17,7 @@ import pytest
 from faultline.call import Call
 from faultline.errors import LockedOut
 from faultline.protocol import Protocol
+from faultline.story import MOST_RENEWALS
 from tests.stage import Stage
 
 pytestmark = pytest.mark.both_servers
@@ -139,6 +141,52 @@ def test_a_renewal_answers_with_just_the_refusal_that_it_recorded(stage: Stage) 
     for field in ("current_token", "reason", "late_seconds"):
         assert getattr(lost, field) == row[field]
     assert stage.refusals(ended[0]) == []
+
+
+# ── what is kept of renewals ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("verb", [*SETTLE, "complete_one", "reclaim", "reclaim_dead"])
+def test_an_attempt_inherits_when_its_lease_was_renewed_however_it_ends(
+    stage: Stage, verb: str
+) -> None:
+    attempt, short = stage.running("A"), stage.running("A")
+    for _ in range(3):
+        stage.verbs.renew([attempt]).run(stage.conn)
+    lease = stage.reading.lease(stage.conn, attempt[0])
+    assert lease is not None
+    renewals = lease["renewals"]
+    assert len(renewals) == 3
+    assert lease["claimed_at"] < renewals[0] < renewals[1] < renewals[2] < lease["expires_at"]
+    if verb == "complete_one":
+        for one in (attempt, short):
+            stage.verbs.complete_one(*one).run(stage.conn)
+    elif verb == "reclaim_dead":
+        stage.verbs.reclaim_dead("A").run(stage.conn)
+    elif verb == "reclaim":
+        stage.expire(attempt[0], short[0])
+        stage.verbs.reclaim().run(stage.conn)
+    else:
+        SETTLE[verb](stage.verbs, [attempt, short]).run(stage.conn)
+    assert stage.reading.attempts(stage.conn, attempt[0])[0]["renewals"] == renewals
+    assert stage.reading.attempts(stage.conn, short[0])[0]["renewals"] is None
+
+
+def test_a_lease_keeps_its_latest_renewals_and_no_more_than_so_many(stage: Stage) -> None:
+    attempt = stage.running("A")
+
+    def kept() -> list[datetime]:
+        lease = stage.reading.lease(stage.conn, attempt[0])
+        assert lease is not None
+        return list(lease["renewals"])
+
+    for _ in range(MOST_RENEWALS):
+        stage.verbs.renew([attempt]).run(stage.conn)
+    before = kept()
+    for _ in range(2):
+        stage.verbs.renew([attempt]).run(stage.conn)
+    assert len(before) == len(kept()) == MOST_RENEWALS
+    assert kept()[:-2] == before[2:]
 
 
 # ── what is reported ─────────────────────────────────────────────────────────────────────────────

@@ -26,6 +26,7 @@ def attempt(token: int, claimed: float, ended: float, outcome: str, **more: Any)
         "claimed_at": at(claimed),
         "at": at(ended),
         "lease_expired_at": None,
+        "renewals": None,
         "outcome": outcome,
         "final": outcome == "succeeded",
         **more,
@@ -57,7 +58,7 @@ def lived(
 def stale_worker() -> Life:
     """Stalls in its lease, is taken over, and comes back when the other one has nearly done."""
     return lived(
-        attempt(1, 1, 7, "expired", lease_expired_at=at(6)),
+        attempt(1, 1, 7, "expired", lease_expired_at=at(6), renewals=[at(2), at(4)]),
         attempt(2, 7.5, 12, "succeeded"),
         steps=[{"fencing_token": 1, "at": at(3), "step": "reserve"}],
         refusals=[refusal(1, 10), refusal(1, 10.01, "renew")],
@@ -85,7 +86,14 @@ def test_an_attempt_that_was_lost_is_three_spans_held_unleased_and_unknowing() -
         ("unleased", at(6), at(7)),
         ("late", at(7), at(10.01)),
     ]
-    assert [mark.kind for mark in first.marks] == ["step", "expiry", "refused", "refused"]
+    assert [mark.kind for mark in first.marks] == [
+        "step",
+        "renewal",
+        "renewal",
+        "expiry",
+        "refused",
+        "refused",
+    ]
     assert (first.took_over_at, second.took_over_at) == (None, at(7))
 
 
@@ -106,9 +114,14 @@ def test_a_lease_that_is_good_has_its_end_ahead_and_one_that_is_not_behind() -> 
         "claimed_at": at(0),
         "expires_at": at(50),
         "lease_seconds": 30,
+        "renewals": [at(10), at(20)],
     }
     (row,) = lived(lease=lease, now=25).rows
-    assert [(mark.kind, mark.at) for mark in row.marks] == [("renewal", at(20)), ("until", at(50))]
+    assert [(mark.kind, mark.at) for mark in row.marks] == [
+        ("renewal", at(10)),
+        ("renewal", at(20)),
+        ("until", at(50)),
+    ]
     (row,) = lived(lease=lease, now=60).rows
     assert ("expiry", at(50)) in [(mark.kind, mark.at) for mark in row.marks]
     assert [span.kind for span in row.spans] == ["running", "unleased"]
@@ -167,7 +180,7 @@ def test_the_story_of_a_stale_worker_is_seen_at_a_glance() -> None:
     assert axis.split("╷")[1].strip() == "enqueued"
     assert first.startswith("#1 worker-1 ")
     assert first.endswith(" expired")
-    assert marks(first) == "┣◆╫┓✗"
+    assert marks(first) == "┣○◆○╫┓✗"
     assert marks(second) == "┗✓"
     assert second.index("┗") == first.index("┓"), "the takeover is one line"
     assert first.index("✗") > first.index("┓")
@@ -181,7 +194,7 @@ def test_where_there_are_no_box_characters_it_is_drawn_with_others() -> None:
     assert symbols_for("ascii") is symbols_for("latin-1") is symbols_for(None) is ASCII
     lines = text(stale_worker(), symbols=ASCII)
     assert "".join(lines).isascii()
-    assert marks(lines[1], ASCII) == "[o|\\X"
+    assert marks(lines[1], ASCII) == "[ror|\\X"
     assert len(set(ASCII.marks.values())) == len(ASCII.marks)
 
 

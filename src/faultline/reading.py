@@ -130,6 +130,11 @@ class Reading:
         """What waits where, counted only so far."""
         return self._select(conn, "depths", "order by queue")
 
+    def backlog(self, conn: Connection[Any], queues: Sequence[str] | None = None) -> Record:
+        """How much work there is for workers of these queues, or of all."""
+        given = None if queues is None else list(queues)
+        return self._select(conn, "backlog(%s::text[])", "", given)[0]
+
     def version(self, conn: Connection[Any]) -> int:
         """Of the installation."""
         return int(self._select(conn, "schema_version()", "")[0]["version"])

@@ -15,6 +15,9 @@ from faultline.log import duration
 
 Record = Mapping[str, Any]
 
+MOST_RENEWALS = 32
+"""So many moments of a lease's renewals are kept (sql/functions/130_renew.sql)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -23,7 +26,7 @@ class Moment:
     at: datetime
     token: int
     kind: str
-    """enqueued, claimed, step, lease_expired, refused, or the outcome of an attempt."""
+    """enqueued, claimed, renewed, step, lease_expired, refused, or the outcome of an attempt."""
     worker: str | None
     what: str
 
@@ -41,7 +44,7 @@ def moments(
     for attempt in attempts:
         found += _attempt(attempt)
     if lease is not None:
-        found.append(_claimed(lease))
+        found += [_claimed(lease), *_renewed(lease)]
     for step in steps:
         token, what = step["fencing_token"], f"committed step {step['step']}"
         found.append(Moment(step["at"], token, "step", None, what))
@@ -71,6 +74,7 @@ def _attempt(attempt: Record) -> Iterator[Moment]:
     token, worker = attempt["fencing_token"], attempt["worker"]
     if worker is not None:
         yield _claimed(attempt)
+        yield from _renewed(attempt)
     if attempt["lease_expired_at"] is not None:
         what = f"the lease of {worker} expired"
         yield Moment(attempt["lease_expired_at"], token, "lease_expired", worker, what)
@@ -80,6 +84,15 @@ def _attempt(attempt: Record) -> Iterator[Moment]:
 def _claimed(claim: Record) -> Moment:
     token, worker = claim["fencing_token"], claim["worker"]
     return Moment(claim["claimed_at"], token, "claimed", worker, f"claimed by {worker}")
+
+
+def _renewed(claim: Record) -> Iterator[Moment]:
+    """The last time, and how often: each would drown the rest. The database keeps so many."""
+    if kept := claim["renewals"]:
+        token, worker, often = claim["fencing_token"], claim["worker"], len(kept)
+        most = " or more" if often >= MOST_RENEWALS else ""
+        times = "once" if often == 1 else f"{often} times{most}, lastly here"
+        yield Moment(kept[-1], token, "renewed", worker, f"lease renewed {times}")
 
 
 def _ending(attempt: Record) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -158,14 +158,7 @@ def life(
 def _live(lease: Record, now: datetime) -> dict[str, Any]:
     """The attempt that runs, as if it ended now."""
     expired = lease["expires_at"] if lease["expires_at"] <= now else None
-    renewed = lease["expires_at"] - timedelta(seconds=float(lease["lease_seconds"]))
-    return {
-        **lease,
-        "outcome": "running",
-        "at": now,
-        "lease_expired_at": expired,
-        "renewed_at": renewed if renewed > lease["claimed_at"] else None,
-    }
+    return {**lease, "outcome": "running", "at": now, "lease_expired_at": expired}
 
 
 def _rows(
@@ -206,8 +199,8 @@ def _spans(attempt: Record, refusals: Sequence[Record]) -> Iterator[Span]:
 def _marks(attempt: Record, refusals: Sequence[Record], steps: Sequence[Record]) -> Iterator[Mark]:
     for step in steps:
         yield Mark("step", step["at"], f"step {step['step']} committed")
-    if attempt.get("renewed_at"):
-        yield Mark("renewal", attempt["renewed_at"], "lease renewed, lately")
+    for moment in attempt["renewals"] or ():
+        yield Mark("renewal", moment, "lease renewed")
     if attempt["lease_expired_at"]:
         yield Mark("expiry", attempt["lease_expired_at"], "the lease expired")
     elif attempt["outcome"] == "running":

@@ -9,6 +9,7 @@ import typer
 from faultline.cli import options
 from faultline.cli.database import installation
 from faultline.cli.display import Column, nothing, print_json, print_table
+from faultline.log import duration
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,6 +44,31 @@ def list_queues(as_json: options.AsJson = False) -> None:
         nothing("there are no queues: one exists from its first job on")
     if not as_json:
         print_table(found, _COLUMNS)
+
+
+@app.command()
+def backlog(
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUEUE]...", help="Default: all queues.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say how much work there is for workers of these queues: what an autoscaler asks.
+
+    Jobs that could be claimed now, jobs that run, and for how long the oldest one waits. Counts to
+    10,000 and no further, so that it may be asked often; what is paused does not count.
+
+    \b
+    Example:
+      faultline queues backlog billing
+    """
+    with installation() as here:
+        found = here.reading.backlog(here.conn, queues or None)
+    if as_json:
+        print_json(found)
+    else:
+        waited = f", the oldest for {duration(found['oldest_seconds'])}" if found["jobs"] else ""
+        typer.echo(f"{found['jobs']} waiting{waited}; {found['running']} running")
 
 
 @app.command()

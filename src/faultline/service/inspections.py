@@ -165,8 +165,9 @@ class Moment(BaseModel):
     seconds: float = Field(description="Since it was enqueued.")
     token: int
     kind: str = Field(
-        description="enqueued, claimed, step, lease_expired, refused; or how an attempt ended: "
-        "succeeded, failed, snoozed, released, expired, cancelled, requeued."
+        description="enqueued, claimed, renewed (the last time), step, lease_expired, refused; "
+        "or how an attempt ended: succeeded, failed, snoozed, released, expired, "
+        "cancelled, requeued."
     )
     worker: str | None
     what: str

@@ -93,7 +93,7 @@ _STYLES = {
 }
 _WORDS = {
     "step": "step committed",
-    "renewal": "renewed, lately",
+    "renewal": "lease renewed",
     "until": "the lease is good until here",
     "expiry": "lease expired",
     "taken": "taken over by the next",

@@ -16,12 +16,12 @@ declare
 begin
     with ended as (
         insert into attempt (job_id, fencing_token, claimed_at, at, lease_expired_at, started,
-                             final, outcome, worker, error)
+                             final, outcome, worker, error, renewals)
         select l.job_id, l.fencing_token, l.claimed_at, record_endings.moment,
                case record_endings.outcome
                when 'expired' then least(l.expires_at, record_endings.moment) end, l.started,
                record_endings.outcome = 'cancelled', record_endings.outcome, l.worker,
-               record_endings.error
+               record_endings.error, l.renewals
           from unnest(record_endings.taken) l
          where coalesce((select true from job j where j.id = l.job_id limit 1),
                         (select true from partition_months() m

@@ -48,7 +48,7 @@ begin
                attempts + put_off.failures, crashes, snoozes + put_off.snoozes, lease_seconds
           from rows from (unnest(put_off.freed), unnest(put_off.delays))
                l(job_id, fencing_token, seq, expires_at, claimed_at, lane, attempts, crashes,
-                 snoozes, lease_seconds, started, worker, delay)
+                 snoozes, lease_seconds, started, worker, renewals, delay)
          where job_id <> all (v_off)
          order by job_id
             on conflict do nothing

@@ -13,7 +13,7 @@ declare
     v_lost lease[] := array(  -- with the crash
         select row(l.job_id, l.fencing_token, l.seq, l.expires_at, l.claimed_at, l.lane, l.attempts,
                    l.crashes + l.started::integer, l.snoozes, l.lease_seconds, l.started,
-                   l.worker)::lease
+                   l.worker, l.renewals)::lease
           from unnest(end_lost.lost) l);
     v_ended uuid[];
     v_poison uuid[];

@@ -1,4 +1,5 @@
--- renew: extend these leases from now by their own length. Never changes a token.
+-- renew: extend these leases from now by their own length. Never changes a token. Each lease keeps
+-- the moments of its last 32 renewals, which its attempt inherits, so that a reader sees them stop.
 --
 -- Answers  for each: renewed (with the new expiry, and the reason if a cancel was requested), busy
 --          (locked: an open transaction of its own is settling it; ask again) or lost. Only lost
@@ -35,7 +36,10 @@ begin
                for no key update of l skip locked) free;
     perform bound_open_hold((select min(l.expires_at) from lease l where l.job_id = any (v_free)));
     return query
-    update lease l set expires_at = v_now + make_interval(secs => l.lease_seconds)
+    update lease l
+       set expires_at = v_now + make_interval(secs => l.lease_seconds),
+           renewals = case when cardinality(l.renewals) >= 32 then l.renewals[2:]
+                           else l.renewals end || v_now
       from (select u.job_id, u.token from unnest(renew.job_ids, renew.tokens) u(job_id, token)
              where u.job_id = any (v_free) order by u.job_id offset 0) u
      where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > v_now

@@ -40,12 +40,12 @@ begin
 
     with ended as (
         insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, worker,
-                             result)
-        select job_id, fencing_token, claimed_at, v_now, true, true, 'succeeded', worker,
+                             renewals, result)
+        select job_id, fencing_token, claimed_at, v_now, true, true, 'succeeded', worker, renewals,
                nullif(complete.results -> (n - 1), 'null')
           from rows from (unnest(v_taken), unnest(v_places))
                t(job_id, fencing_token, seq, expires_at, claimed_at, lane, attempts, crashes,
-                 snoozes, lease_seconds, started, worker, n)
+                 snoozes, lease_seconds, started, worker, renewals, n)
             on conflict do nothing
         returning job_id)
     select array_agg(job_id) into v_ended from ended;
@@ -83,8 +83,9 @@ begin
         perform raise_stale(complete_one.job_id, complete_one.token, 'complete_one');
     end if;
     insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, worker,
-                         result)
+                         renewals, result)
     values (v_lease.job_id, v_lease.fencing_token, v_lease.claimed_at, clock_timestamp(), true,
-            true, 'succeeded', v_lease.worker, nullif(complete_one.result, 'null'));
+            true, 'succeeded', v_lease.worker, v_lease.renewals,
+            nullif(complete_one.result, 'null'));
     perform bound_hold(v_lease.expires_at);
 end $$;

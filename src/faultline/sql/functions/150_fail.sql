@@ -28,10 +28,10 @@ begin
     v_now := clock_timestamp();
     with ended as (
         insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, worker,
-                             error)
+                             renewals, error)
         select l.job_id, l.fencing_token, l.claimed_at, v_now, true,
                l.attempts + 1 >= j.max_attempts or coalesce(fail.dead[place], false),
-               'failed', l.worker, nullif(fail.errors -> (place - 1), 'null')
+               'failed', l.worker, l.renewals, nullif(fail.errors -> (place - 1), 'null')
           from unnest(v_taken) l
          -- LIMIT: looked up by key. As a join, planned while job was empty, it read a whole month.
          cross join lateral (select j.max_attempts from job j where j.id = l.job_id limit 1) j
@@ -50,7 +50,7 @@ begin
                   backoff(l.attempts + 1, j.backoff_seconds, j.backoff_cap_seconds))
                 from unnest(v_off) with ordinality
                      l(job_id, fencing_token, seq, expires_at, claimed_at, lane, attempts, crashes,
-                       snoozes, lease_seconds, started, worker, n)
+                       snoozes, lease_seconds, started, worker, renewals, n)
                cross join lateral (select j.backoff_seconds, j.backoff_cap_seconds from job j
                                     where j.id = l.job_id limit 1) j
                order by l.n),

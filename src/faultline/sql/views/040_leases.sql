@@ -6,6 +6,7 @@ select l.job_id, n.queue, n.priority,
        l.fencing_token, l.worker, l.started, l.claimed_at,
        l.expires_at, extract(epoch from l.expires_at - clock_timestamp()) as remaining_seconds,
        l.lease_seconds, l.attempts, l.crashes,
-       (select c.reason from {schema}.cancel_request c where c.job_id = l.job_id) as cancel_reason
+       (select c.reason from {schema}.cancel_request c where c.job_id = l.job_id) as cancel_reason,
+       l.renewals
   from {schema}.lease l
   join {schema}.lane n on n.lane = l.lane;

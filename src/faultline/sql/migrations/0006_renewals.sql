@@ -1,0 +1,4 @@
+-- When a lease was renewed lately, oldest first; NULL if never. The attempt inherits it. No
+-- default: nothing is rewritten, and a job that ends within its first lease has nothing to carry.
+alter table {schema}.lease add column renewals timestamptz[];
+alter table {schema}.attempt add column renewals timestamptz[];
