@@ -194,6 +194,23 @@ def test_a_handlers_own_write_that_is_refused_is_an_event_of_its_span(scene: Sce
     assert settle.events == [], "it is told once"
 
 
+def test_a_renewal_that_is_refused_while_the_handler_runs_is_an_event_of_its_span(
+    scene: Scene,
+) -> None:
+    job_id = UUID(scene.produce("said = write_late.options(lease_seconds=1.5).enqueue().id"))
+    with scene.worker() as worker:
+        scene.until_in(job_id, 1)
+        scene.stage.expire(job_id)
+        worker.until(BLOCKED, job_id=job_id, operation="renew")
+        scene.go(job_id, 1)
+        scene.until_state(job_id, "succeeded")
+        worker.terminate()
+        assert worker.ended() == 0
+    process = scene.of("process", job_id)
+    assert process.event(BLOCKED, stale_token=1, operation="renew")
+    assert process.status == "ERROR"
+
+
 def test_a_success_that_comes_too_late_is_refused_in_its_settle_span(scene: Scene) -> None:
     job_id = UUID(scene.produce("said = app.enqueue('duel_returns').id"))
     with scene.worker() as stalled, scene.worker().ready() as other:
