@@ -82,6 +82,8 @@ def test_a_job_that_kills_its_process_is_a_sign_while_it_runs_and_when_it_is_par
         again = stage.enqueue(max_crashes=3)
         stage.claim()
         stage.take_over(again)
+        assert signs(risk())["crash_loops"] == [str(job_id)], "once is a worker that was killed"
+        stage.take_over(again)
         assert set(signs(risk())["crash_loops"]) == {str(again), str(job_id)}
 
 

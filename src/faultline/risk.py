@@ -34,6 +34,8 @@ class Limits:
     clock_seconds: float = 5.0
     recent_seconds: float = 600.0
     """For refusals and quarantines."""
+    loop_crashes: int = 2
+    """Leases that a running job has lost. One is what any killed worker leaves behind."""
     dead_rows: int = 50_000
     dead_per_live: int = 5
     pinned_seconds: float = 60.0
@@ -140,7 +142,7 @@ RULES: dict[str, _Rule] = {
     ),
     "crash_loops": _Rule(
         *(20, 10, 40),
-        "jobs have lost their lease before and run again, or were just parked for it",
+        "jobs have lost their lease again and again, or were just parked for it",
         "see faultline jobs show, and mend the handler before you requeue them",
     ),
     "dead_rows": _Rule(
@@ -213,8 +215,11 @@ _LOOKS: dict[str, Callable[[Observations, Limits], Iterator[str]]] = {
         lease.job_id for lease in seen.leases if 0 < _left(lease) < limits.near_expiry
     ),
     "recent_refusals": lambda seen, _: iter(seen.refusals),
-    "crash_loops": lambda seen, _: iter(
-        [*(lease.job_id for lease in seen.leases if lease.crashes), *seen.quarantined]
+    "crash_loops": lambda seen, limits: iter(
+        [
+            *(lease.job_id for lease in seen.leases if lease.crashes >= limits.loop_crashes),
+            *seen.quarantined,
+        ]
     ),
     "slow_handlers": lambda seen, _: (
         lease.job_id for lease in seen.leases if lease.held_seconds > lease.lease_seconds
