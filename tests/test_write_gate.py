@@ -186,6 +186,22 @@ def test_a_claim_that_is_never_committed_is_cut_off_and_somebody_else_gets_the_j
         assert shop.value("select count(*) from {schema}.ready where job_id = %s", job_id) == 1
 
 
+def bounding(conn: psycopg.Connection[Any]) -> str:
+    """The setting that bounds a hold: before 17, only a session that idles."""
+    if conn.info.server_version >= 170000:
+        return "transaction_timeout"
+    return "idle_in_transaction_session_timeout"
+
+
+def test_a_bound_that_is_switched_off_is_set_again_by_the_next_gate(shop: Stage) -> None:
+    a = shop.connect(isolation="read committed")
+    attempt = shop.running("A", lease_seconds=BRIEF_SECONDS)
+    for _ in range(2):
+        shop.verbs.assert_fence(*attempt).run(a)
+        assert a.execute(f"show {bounding(a)}").fetchone() != ("0",)
+        a.execute(f"set local {bounding(a)} = 0")
+
+
 def test_a_second_gate_with_less_time_left_lowers_the_bound_again(shop: Stage) -> None:
     a = shop.connect(isolation="read committed")
     long = shop.running("A", lease_seconds=30)
@@ -193,10 +209,10 @@ def test_a_second_gate_with_less_time_left_lowers_the_bound_again(shop: Stage) -
     shop.verbs.assert_fence(*long).run(a)
     shop.verbs.assert_fence(*short).run(a)
     milliseconds = "select setting::int from pg_settings where name = %s"
-    bound = a.execute(milliseconds, ("idle_in_transaction_session_timeout",)).fetchone()
+    bound = a.execute(milliseconds, (bounding(a),)).fetchone()
     assert bound is not None
     assert 0 < bound[0] <= 1000 * BRIEF_SECONDS
-    if a.info.server_version >= 170000:  # before 17 only a session that idles is bounded
+    if bounding(a) == "transaction_timeout":
         with pytest.raises(psycopg.errors.TransactionTimeout):
             a.execute("select pg_sleep(10)")
 
@@ -206,9 +222,9 @@ def test_the_bound_on_the_hold_ends_with_the_transaction_and_never_raises_the_us
 ) -> None:
     attempt = shop.running("A")
     a = shop.connect(isolation="read committed")
-    a.execute("set local idle_in_transaction_session_timeout = '20s'")
+    a.execute(f"set local {bounding(a)} = '20s'")
     shop.verbs.assert_fence(*attempt).run(a)
-    setting = "show idle_in_transaction_session_timeout"
+    setting = f"show {bounding(a)}"
     assert a.execute(setting).fetchone() == ("20s",)
     a.commit()
     assert a.execute(setting).fetchone() == ("0",)
