@@ -21,6 +21,9 @@ help: ## list the targets
 .venv/.browser: .venv/.ready
 	@PYTHON="$(PYTHON)" scripts/setup.sh browser
 
+.venv/.docs: .venv/.ready
+	@PYTHON="$(PYTHON)" scripts/setup.sh docs
+
 .PHONY: setup
 setup: .venv/.ready ## make .venv with everything in it (the other targets do this by themselves)
 
@@ -30,13 +33,13 @@ demo: .venv/.ready ## watch a stalled worker come back and be refused (seconds);
 	@$(if $(SERVE),$(PY) -m proofs.live,true)
 
 .PHONY: test
-test: .venv/.report .venv/.browser ## the whole suite, in parallel, on an embedded PostgreSQL; then the quick schedules and drills
+test: .venv/.report .venv/.browser .venv/.docs ## the whole suite, in parallel, on an embedded PostgreSQL; then the quick schedules and drills
 	@$(PY) -m pytest -q -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory explore-quick
 	@$(MAKE) --no-print-directory drills-quick
 
 .PHONY: check
-check: .venv/.report .venv/.browser ## format, lint, types, tidy
+check: .venv/.report .venv/.browser .venv/.docs ## format, lint, types, tidy
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
@@ -84,6 +87,14 @@ report: .venv/.report ## reports/latest/report.html, from what drills, compariso
 screenshots: .venv/.report .venv/.browser ## docs/screenshots and docs/gifs, from a real run in Chromium (2 minutes)
 	@test -f reports/latest/comparison.json || $(MAKE) --no-print-directory comparison
 	@$(PY) -m proofs.pictures
+
+.PHONY: docs
+docs: .venv/.docs ## the documents as a site in build/site; a link that leads nowhere is an error (10 seconds)
+	@$(PY) -m website build
+
+.PHONY: docs-serve
+docs-serve: .venv/.docs ## the same, and shown on http://127.0.0.1:8080
+	@$(PY) -m website serve
 
 .PHONY: dashboard-hour
 dashboard-hour: .venv/.browser ## the dashboard left open for MINUTES (default 10) beside busy workers: it does not grow

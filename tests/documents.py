@@ -3,6 +3,7 @@
     ```python    run in one interpreter per page; or saved, if its first line is `# name.py`
     ```console   each `$ ` line is typed into a shell, and the lines below it are what it prints
     ```sql       run on the page's database
+    ```psql      several sessions, each on a connection of its own; see tests/sessions.py
 
 What is printed may differ in times, ids, names of workers, fractions and numbers of five digits and
 more; … stands for anything, alone on a line for any lines. An id that a page has shown stands for
@@ -26,6 +27,7 @@ from typing import Self
 import psycopg
 
 from tests.ports import free_port
+from tests.sessions import Sessions, typed
 from tests.stage import until
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -196,11 +198,13 @@ class Reader:
         self.port, self.metrics_port = free_port(), free_port()
         self.ids: dict[str, str] = {}
         self._interpreter: subprocess.Popen[str] | None = None
+        self._sessions = Sessions(environment.get("FAULTLINE_DATABASE_URL", ""))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._sessions.close()
         for terminal in self.terminals:
             terminal.end()
         if self._interpreter is not None:
@@ -217,6 +221,9 @@ class Reader:
             text = text.replace("9464", str(self.metrics_port))
             for command, lines in _typed(text.replace(":8000", f":{self.port}")):
                 self._type(command, lines, place)
+        elif block.language == "psql":
+            for session, statement, lines in typed(block.text):
+                self._ask(session, statement, lines, place)
         elif block.language == "python":
             if named := NAMED.match(block.text):
                 self._save(named[1], block.text)
@@ -253,6 +260,14 @@ class Reader:
         answer = stdout.readline()
         assert answer, f"{self.page.name}, line {block.line}: the interpreter is gone"
         assert not json.loads(answer), json.loads(answer)
+
+    # ── psql ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _ask(self, session: str, statement: str, lines: list[str], place: str) -> None:
+        for shown, real in self.ids.items():
+            statement = statement.replace(shown, real)
+        printed = self._sessions.run(session, statement)
+        assert Shown(lines, self.ids).is_all_of(printed), _differs(place, statement, lines, printed)
 
     # ── the shell ────────────────────────────────────────────────────────────────────────────────
 

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import ModuleType
@@ -32,16 +33,18 @@ from faultline.testing import Testing
 from faultline.worker import WorkerOptions
 from faultline.worker.keeper import STUCK
 from tests.documents import Reader, Shown, blocks
+from tests.sessions import Sessions, typed
 from tests.sinks import redis_binary, redis_server, s3_server
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = [
     *(DOCS / "tutorial.md", DOCS / "back-from-the-dead.md"),
     DOCS / "drills.md",
+    *sorted((DOCS / "explanation").glob("*.md")),
     *sorted((DOCS / "how-to").glob("*.md")),
     DOCS / "reference.md",
 ]
-RUN = {"python", "console", "sql"}
+RUN = {"python", "console", "sql", "psql"}
 NOT_RUN = {"ini", "dockerfile", "text"}
 REFERENCE = (DOCS / "reference.md").read_text()
 
@@ -116,10 +119,27 @@ def test_the_comparison_with_what_a_page_shows_can_fail() -> None:
     assert not Shown([], {}).is_all_of("something\n")
 
 
-def test_every_link_of_a_page_leads_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-            assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+def test_the_sessions_of_a_page_are_played_and_print_what_psql_prints(database: str) -> None:
+    text = "A=> begin;\nBEGIN\nB=> select 1 as one,\n    'b' as b;  -- two lines\n one | b\n…\n"
+    assert typed(text) == [
+        ("A", "begin;", ["BEGIN"]),
+        ("B", "select 1 as one,\n    'b' as b;  -- two lines", [" one | b", "…"]),
+    ]
+    with closing(Sessions(database)) as sessions:
+
+        def prints(session: str, statement: str, *lines: str) -> bool:
+            return [line.rstrip() for line in sessions.run(session, statement).splitlines()] == [
+                *lines
+            ]
+
+        assert prints("A", "create table seen (n int)", "CREATE TABLE")
+        sessions.run("A", "begin; insert into seen values (1), (22)")
+        assert prints("B", "select * from seen", " n", "---", "(0 rows)")
+        assert prints("A", "select * from seen", " n", "----", "  1", " 22", "(2 rows)")
+        assert prints("B", "select 1 / 0", "ERROR:  division by zero")
+        shown = " yes | name", "-----+------", " t   | a", "(1 row)"
+        assert prints("B", "select true as yes, 'a' as name", *shown)
+        assert not prints("B", "select false as yes, 'a' as name", *shown)
 
 
 # ── the reference is complete ────────────────────────────────────────────────────────────────────

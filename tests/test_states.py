@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from faultline.states import FINAL, MOVES, State, diagram
+from faultline.states import FINAL, MOVES, State
 from tests.stage import Stage
 
 pytestmark = pytest.mark.both_servers
@@ -21,11 +21,15 @@ def test_the_moves_in_python_are_the_moves_in_the_database(stage: Stage) -> None
     assert {(row["from_state"], row["to_state"], row["verb"]) for row in rows} == MOVES
 
 
-def test_the_documented_diagram_is_drawn_from_the_moves() -> None:
+def test_the_documented_moves_are_the_moves() -> None:
     text = Path("docs/states.md").read_text()
-    drawn = re.search(r"```mermaid\n(.*?)\n```", text, re.DOTALL)
-    assert drawn is not None
-    assert drawn[1] == diagram()
+    rows = re.findall(r"^\| (\w+) \| (\w+) \| ([a-z, ]+) \|$", text, re.MULTILINE)
+    shown = {
+        (None if start == "new" else start, end, verb)
+        for start, end, verbs in rows
+        for verb in verbs.split(", ")
+    }
+    assert shown - {("from", "to", "verb")} == MOVES
 
 
 def scheduled(stage: Stage) -> UUID:

@@ -15,7 +15,11 @@ from proofs.model.run import BROKEN
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "faultline"
-BESIDE = [path for part in ("proofs", "bench", "deploy") for path in (ROOT / part).rglob("*.py")]
+BESIDE = [
+    path
+    for part in ("proofs", "bench", "deploy", "website")
+    for path in (ROOT / part).rglob("*.py")
+]
 PYTHON = [*PACKAGE.rglob("*.py"), *BESIDE, *(ROOT / "tests").glob("*.py")]
 SQL = list((PACKAGE / "sql").rglob("*.sql"))
 

@@ -1,7 +1,7 @@
 """The states of a job, and the moves between them, as data.
 
 `MOVES` is the same table as the view `faultline.moves`; a test compares the two and makes every
-move for real. The documents draw `diagram()`.
+move for real. docs/states.md has it as a table and as a picture.
 """
 
 from __future__ import annotations
@@ -48,13 +48,3 @@ MOVES: Final[frozenset[tuple[State | None, State, str]]] = frozenset(
         (State.QUARANTINED, State.QUEUED, "requeue"),
     }
 )
-
-
-def diagram() -> str:
-    """The moves as a Mermaid state diagram, verbs that share an arrow on one line."""
-    arrows: dict[tuple[str, str], list[str]] = {}
-    for start, end, verb in sorted(MOVES, key=lambda move: (move[0] or "", move[1], move[2])):
-        arrows.setdefault((start or "[*]", end), []).append(verb)
-    lines = [f"    {start} --> {end}: {', '.join(verbs)}" for (start, end), verbs in arrows.items()]
-    ends = [f"    {state} --> [*]" for state in sorted(FINAL - {State.FAILED})]
-    return "\n".join(["stateDiagram-v2", *lines, *ends])
