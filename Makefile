@@ -51,9 +51,20 @@ format: .venv/.ready ## rewrite the code in the house format
 	@$(PY) -m ruff check --fix .
 
 .PHONY: migrate
-migrate: .venv/.ready ## bring FAULTLINE_DATABASE_URL, or the embedded server, to this version
-	@if [ -z "$$FAULTLINE_DATABASE_URL" ]; then .venv/bin/faultline db start; fi
-	@.venv/bin/faultline migrate
+migrate: ## bring FAULTLINE_DATABASE_URL, or compose.yml's database, or the embedded server, to this version
+	@PYTHON="$(PYTHON)" scripts/migrate.sh
+
+.PHONY: image
+image: .venv/.ready ## build the container image, labelled with the version (needs Docker)
+	@docker build --tag faultline --build-arg VERSION="$$($(PY) -c 'import faultline; print(faultline.__version__)')" .
+
+.PHONY: image-check
+image-check: .venv/.ready ## build the image and run it: a worker in it completes a job, drains (minutes; root, Debian)
+	@$(PY) -m proofs.containers.image
+
+.PHONY: compose-check
+compose-check: .venv/.ready ## run compose.yml, and stop a worker in the middle of a job (minutes; root, Debian)
+	@$(PY) -m proofs.containers.compose
 
 .PHONY: lease-race
 lease-race: .venv/.ready ## the race RUNS times (default 500) in parallel; says how many held (minutes)

@@ -195,6 +195,8 @@ class Reader:
         self.environment = environment
         self.terminals: list[Terminal] = []
         self.status = 0  # of the last command
+        self.printed = ""  # by it
+        self.patience_seconds: float = COMMAND_SECONDS
         self.port, self.metrics_port = free_port(), free_port()
         self.ids: dict[str, str] = {}
         self._interpreter: subprocess.Popen[str] | None = None
@@ -278,7 +280,7 @@ class Reader:
             assert lines == [str(self.status)], f"{place}: the status was {self.status}"
             self.status = 0
             return
-        assert self.status == 0, f"{place}: the command before ended with {self.status}"
+        assert self.status == 0, f"{place}: status {self.status} of the one before: {self.printed}"
         if STAYS.search(command):
             self._stay(command, lines, place)
             return
@@ -290,10 +292,10 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=COMMAND_SECONDS,
+            timeout=self.patience_seconds,
             check=False,
         )
-        self.status = done.returncode
+        self.status, self.printed = done.returncode, done.stdout
         assert Shown(lines, self.ids).is_all_of(done.stdout), _differs(
             place, command, lines, done.stdout
         )
