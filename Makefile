@@ -21,6 +21,9 @@ help: ## list the targets
 .venv/.browser: .venv/.ready
 	@PYTHON="$(PYTHON)" scripts/setup.sh browser
 
+.venv/.chart: .venv/.ready
+	@PYTHON="$(PYTHON)" scripts/setup.sh chart
+
 .venv/.docs: .venv/.ready
 	@PYTHON="$(PYTHON)" scripts/setup.sh docs
 
@@ -138,6 +141,14 @@ million: .venv/.ready ## a million jobs in the tables: every endpoint of the ser
 .PHONY: http-outage
 http-outage: .venv/.ready ## the database killed 30 times under HTTP load: nothing acknowledged is lost or twice (2 minutes)
 	@$(PY) -m proofs.outage
+
+.PHONY: chart-check
+chart-check: .venv/.chart ## the Helm chart: linted, installed in a stand-in cluster, each object judged by its schema (a minute)
+	@$(PY) -m proofs.chart
+
+.PHONY: manifests
+manifests: .venv/.chart ## deploy/k8s and the table of the chart's values, from the chart
+	@$(PY) -m proofs.chart.manifests
 
 .PHONY: bench
 bench: .venv/.report ## how fast it is: ours against what the same server can do (under 10 minutes)

@@ -41,4 +41,12 @@ if ! "${install[@]}" --quiet --editable ".[embedded,dev${1:+,$1}]" >"$log" 2>&1;
   say "The dependencies could not be installed; what pip said stands above."
   exit 1
 fi
+if [ "${1:-}" = chart ]; then
+  # Helm as a library. Its Python part asks for a newer Python; only the library is used.
+  "${install[@]}" --quiet --no-deps --ignore-requires-python helm-sdkpy==0.1.32 >"$log" 2>&1 || {
+    cat "$log" >&2
+    say "Helm could not be installed; what pip said stands above."
+    exit 1
+  }
+fi
 touch ".venv/.${1:-ready}"

@@ -36,8 +36,10 @@ def guarded(stage: Stage) -> Iterator[Client]:
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_token_only_health_answers(guarded: Client) -> None:
+def test_without_a_token_only_the_probes_answer(guarded: Client) -> None:
     assert guarded.get("/health").status == 200
+    assert guarded.get("/livez").body == {"status": "ok"}
+    guarded.post("/livez", {}).problem(401, "unauthorised")
     for method, path in (("GET", "/jobs"), ("POST", "/jobs"), ("GET", "/openapi.json")):
         answer = guarded(method, path)
         answer.problem(401, "unauthorised")

@@ -35,6 +35,8 @@ def test_health_follows_a_database_that_is_killed_and_comes_back(tmp_path: Path)
             until(lambda: client.get("/health").status == 503, "the service notices")
             problem = client.get("/health").problem(503, "database_unavailable")
             assert "no connection to PostgreSQL" in problem["detail"]
+            assert client.get("/livez").status == 200, "starting it anew would not help"
+            assert client("HEAD", "/livez").status == 200
             answer = client.post("/jobs", CHARGE)
             answer.problem(503, "database_unavailable")
             assert answer.headers["retry-after"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -38,6 +39,15 @@ class Trace(Protocol):
     def running(self, attempt: Attempt) -> AbstractContextManager[None]:
         """Around the handler, in the handler's own context."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a worker stands, for who probes it; nothing is decided by it."""
+
+    trouble: str | None = None  # why it cannot renew or claim, in a few words
+    turned_at: float | None = None  # when its loop last turned, by the process's monotonic clock
+    children: Sequence[str] = ()  # the processes that speak for themselves
 
 
 class Observer:
@@ -92,6 +102,10 @@ class Observer:
     def working(self, worker: str, look: Callable[[], Mapping[str, Any]]) -> None:
         """A worker begins; how it stands (running, concurrency, draining) may be asked at any time,
         from any thread."""
+
+    def standing(self, worker: str, look: Callable[[], Standing]) -> None:
+        """A worker or reconciler begins, or a process of one job, or the parent of several; how it
+        stands may be asked likewise."""
 
     def left(self, worker: str) -> None:
         """It has ended."""

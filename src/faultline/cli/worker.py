@@ -37,7 +37,7 @@ Poll = Annotated[
 ]
 MetricsPort = Annotated[
     int | None,
-    typer.Option(min=0, max=65535, metavar="N", help="Answer Prometheus on this port."),
+    typer.Option(min=0, max=65535, metavar="N", help="Answer Prometheus and probes on this port."),
 ]
 MetricsHost = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen for it.")]
 

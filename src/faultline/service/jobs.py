@@ -52,6 +52,13 @@ async def _access(request: Request) -> Access:
 Here = Annotated[Access, Depends(_access)]
 
 
+@health.head("/livez", include_in_schema=False)
+@health.get("/livez")
+async def get_livez() -> models.Alive:
+    """That this process answers; the database is not asked. Needs no token."""
+    return models.Alive()
+
+
 @health.head("/health", include_in_schema=False)
 @health.get(
     "/health",

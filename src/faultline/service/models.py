@@ -263,6 +263,12 @@ class Depths(BaseModel):
     capped: bool
 
 
+class Alive(BaseModel):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
 class Health(BaseModel):
     """All is well."""
 

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from faultline.service.problem import Problem, problem_of
+from faultline.service.tokens import PROBES
 from faultline.telemetry.tally import Tally
 
 MAX_DISCARDED_BYTES = 64 << 20
@@ -113,7 +114,8 @@ class Recorded:
             took = time.monotonic() - began
             self._tally.requested(route, scope["method"], status or CUT_OFF, took)
             # A load balancer that asks every second would fill the log with good news.
-            level = logging.DEBUG if (route, status) == ("/health", 200) else logging.INFO
+            is_good_news = route in PROBES and status == 200
+            level = logging.DEBUG if is_good_news else logging.INFO
             said = (scope["method"], route, status or "cut off", 1000 * took)
             log.log(level, "%s %s %s %.0f ms", *said)
 

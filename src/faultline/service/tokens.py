@@ -5,9 +5,9 @@
 
 Judged before anything of the body is read. Without a token a request has to come from loopback, to
 a loopback name, and not from another site's page: a browser on this machine would carry those here.
-`/health` is open to everybody, for load balancers; of the dashboard, the page that asks for a
-token. A browser that has signed in there sends it as a cookie, and may change something only from
-a page of this site.
+`/health` and `/livez` are open to everybody, for load balancers; of the dashboard, the page that
+asks for a token. A browser that has signed in there sends it as a cookie, and may change something
+only from a page of this site.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ MAX_FAILURES = 10
 WINDOW_SECONDS = 60.0
 MAX_ADDRESSES = 10_000
 READING = ("GET", "HEAD")
+PROBES = ("/health", "/livez")  # open to everybody
 COOKIE = "faultline_token"
 SIGN_IN = "/dashboard/sign-in"
 _OPEN = (SIGN_IN, "/dashboard/sign-out", "/dashboard/static/")
@@ -136,7 +137,7 @@ class Doorkeeper:
 
     def _judge(self, scope: Scope) -> None:
         _, path = _paths(scope)
-        if path == "/health" and scope["method"] in READING:
+        if path in PROBES and scope["method"] in READING:
             return
         headers = Headers(scope=scope)
         if not self._tokens:

@@ -2,9 +2,11 @@
 
     app.telemetry.tally         what was counted; cheap enough to be always on
     app.telemetry.tracing       spans, where the application has OpenTelemetry
+    app.telemetry.pulse         whether its workers live and are ready
 
     catalogue    every metric there is
     sums         numbers by metric and labels; tally counts them, exposition shows them
+    answering    metrics and probes over HTTP
 
 The worker knows none of this: it is given an `Observer`. A mistake in here costs a line in the log
 and no job (`careful`).
@@ -17,8 +19,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from faultline.errors import FaultlineError
-from faultline.observer import Observer, Sending
+from faultline.observer import Observer, Sending, Standing
 from faultline.telemetry.careful import careful
+from faultline.telemetry.pulse import Pulse
 from faultline.telemetry.tally import Tally
 from faultline.telemetry.tracing import Tracing
 
@@ -33,11 +36,12 @@ if TYPE_CHECKING:
 
 
 class Telemetry(Observer):
-    """Both, of one app in one process."""
+    """All of it, of one app in one process."""
 
     def __init__(self, tasks: Mapping[str, Task[Any, Any]] | None = None) -> None:
         self.tally = Tally(tasks)
         self.tracing = Tracing()
+        self.pulse = Pulse()
 
     # ── for whoever shows it ─────────────────────────────────────────────────────────────────────
 
@@ -48,11 +52,11 @@ class Telemetry(Observer):
         return Exposition(self.tally.snapshot)
 
     def serving(self, host: str, port: int) -> AbstractContextManager[int]:
-        """Answer Prometheus at this address for the duration of a block, which is given the port;
-        with it goes what is in prometheus_client's own registry."""
+        """Answer Prometheus and probes at this address for the duration of a block, which is given
+        the port; with ours goes what is in prometheus_client's own registry."""
         with _needs_metrics():
-            from faultline.telemetry.exposition import serving
-        return serving(self.collector(), host, port)
+            from faultline.telemetry.answering import serving
+        return serving(self.collector(), self.pulse, host, port)
 
     # ── what is observed ─────────────────────────────────────────────────────────────────────────
 
@@ -124,20 +128,32 @@ class Telemetry(Observer):
         with careful:
             self.tally.working(worker, look)
 
+    def standing(self, worker: str, look: Callable[[], Standing]) -> None:
+        with careful:
+            self.pulse.standing(worker, look)
+
     def left(self, worker: str) -> None:
         with careful:
             self.tally.left(worker)
+        with careful:
+            self.pulse.left(worker)
 
     def words(self) -> bytes:
-        return self.tally.words()
+        """Both on one line; no JSON has a tab in it."""
+        return self.tally.words().rstrip(b"\n") + b"\t" + self.pulse.words()
 
     def heard(self, child: str, line: bytes) -> None:
+        numbers, _, stands = line.partition(b"\t")
         with careful:
-            self.tally.heard(child, line)
+            self.tally.heard(child, numbers)
+        with careful:
+            self.pulse.heard(child, stands)
 
     def lost(self, child: str) -> None:
         with careful:
             self.tally.lost(child)
+        with careful:
+            self.pulse.lost(child)
 
 
 @contextmanager

@@ -1,12 +1,11 @@
-"""The numbers for Prometheus: as metric families, and over HTTP. Needs the extra `metrics`."""
+"""The numbers for Prometheus, as metric families. Needs the extra `metrics`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from prometheus_client import REGISTRY, start_http_server
+from prometheus_client import REGISTRY
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -15,7 +14,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from faultline.errors import InvalidArgument
 from faultline.telemetry.catalogue import METRICS
 from faultline.telemetry.sums import Sums
 
@@ -74,21 +72,3 @@ def families(sums: Sums) -> Iterator[Metric]:
             else:
                 family.add_metric(labels, value)
         yield family
-
-
-@contextmanager
-def serving(ours: Collector, host: str, port: int) -> Iterator[int]:
-    """Answer scrapes in a thread of its own; gives the port."""
-    try:
-        server, thread = start_http_server(port, host, registry=Beside(ours))
-    except (OSError, OverflowError) as error:
-        raise InvalidArgument(
-            f"cannot serve metrics on {host} port {port} ({error}): take another with "
-            "--metrics-port, or end whoever has it"
-        ) from error
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(1.0)

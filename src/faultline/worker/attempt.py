@@ -37,6 +37,7 @@ WORDS: dict[Told, str] = {
 }
 MARGIN = 0.1  # of the lease, and at most
 MARGIN_SECONDS = 1.0
+OVERDUE = 0.4  # of the lease before the deadline: by then a renewal, and a second try, was due
 ABANDON_SECONDS = 5.0  # how long a handler that was told to stop may take
 
 
@@ -126,6 +127,11 @@ class Attempt:
     def key(self) -> tuple[UUID, int]:
         """As the verbs name an attempt."""
         return (self.lease.job_id, self.lease.token)
+
+    @property
+    def overdue_at(self) -> float:
+        """From when on its lease should have been renewed; to be told, not to be acted upon."""
+        return self.deadline - OVERDUE * self.lease.lease_seconds
 
     @property
     def timeout_at(self) -> float | None:

@@ -23,7 +23,7 @@ from uuid import UUID
 
 import psycopg
 
-from faultline.beats import BEAT_SECONDS
+from faultline.beats import BEAT_SECONDS, SILENT_SECONDS
 from faultline.errors import FaultlineError
 from faultline.events import (
     Emit,
@@ -90,6 +90,8 @@ class Keeper:
         self._giving_up: asyncio.Task[None] | None = None
         self._ready = threading.Event()
         self._look_at = self._ask_at = math.inf  # when it will do so by itself
+        self.turned_at: float | None = None  # when it last looked; it never waits to do so
+        self._answered_at = math.inf  # when a round last ended well
 
     # ── from the worker's thread ─────────────────────────────────────────────────────────────────
 
@@ -121,6 +123,18 @@ class Keeper:
         for attempt in self._hands.of(job_id):
             attempt.renew_at = 0.0
         self.wake()
+
+    def trouble(self) -> str | None:
+        """Why leases cannot be renewed, if so; from any thread."""
+        if (why := self._outage.trouble) is not None:
+            return f"leases cannot be renewed: {why}"
+        now = time.monotonic()
+        if (silent := now - self._answered_at) > SILENT_SECONDS:
+            return f"leases cannot be renewed: the database has not answered for {silent:.0f} s"
+        late = [a for a in self._hands.all() if now > a.overdue_at and _is_kept(a)]
+        if late:
+            return f"{len(late)} leases are not renewed in time: job {late[0].job_id}, for one"
+        return None
 
     def stop(self) -> None:
         """End the thread; what is in hand is no longer kept."""
@@ -164,7 +178,7 @@ class Keeper:
     async def _watch_forever(self) -> None:
         """Look at every attempt when its next moment comes. Never waits for the database."""
         while not self._stopping:
-            now = time.monotonic()
+            self.turned_at = now = time.monotonic()
             self._look_at = math.inf  # whoever comes meanwhile may come too late for this look
             moments = [self._look_after(attempt, now) for attempt in self._hands.all()]
             pause = min([TICK_SECONDS, *(moment - now for moment in moments)])
@@ -203,11 +217,13 @@ class Keeper:
 
     async def _renew_forever(self) -> None:
         """Renew, report and beat, each when it is due; through outages, with growing pauses."""
+        self._answered_at = time.monotonic()
         while True:
             try:
                 self._ask_at = math.inf  # whoever comes meanwhile may come too late for this one
                 self._ask_at = await self._round()
                 self._outage.over()
+                self._answered_at = time.monotonic()
                 await _wait_for(self._ask, self._ask_at - time.monotonic())
             except Exception as error:  # whatever it is: leases depend on this loop
                 await self._outage.wait(error)

@@ -23,14 +23,22 @@ class Outage:
         self._worker = worker
         self._emit = emit
         self._since: float | None = None
+        self._text = ""
         self._pause = FIRST_SECONDS
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong, since when; None: nothing. From any thread."""
+        if (since := self._since) is None:
+            return None
+        return f"{self._text} (for {time.monotonic() - since:.0f} s)"
 
     async def wait(self, error: BaseException) -> None:
         """Say so if it is new, and wait before the next try: 0.05 s, 0.1 s … 5 s, spread."""
         if self._since is None:
             self._since = time.monotonic()
-            text = str(error).partition("\n")[0] or type(error).__name__
-            self._emit(DatabaseLost(self._worker, text))
+            self._text = str(error).partition("\n")[0] or type(error).__name__
+            self._emit(DatabaseLost(self._worker, self._text))
         await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311
         self._pause = min(self._pause * 2, LONGEST_SECONDS)
 

@@ -18,7 +18,7 @@ import psycopg
 from faultline.errors import FaultlineError
 from faultline.events import Emit, ProcessDied, WorkerExit
 from faultline.jobs import Reclaimed
-from faultline.observer import NOBODY, Observer
+from faultline.observer import NOBODY, Observer, Standing
 from faultline.protocol import Protocol
 from faultline.worker.alone import apart
 from faultline.worker.announcer import Announcer
@@ -61,10 +61,12 @@ class Parent:
         try:
             await session.connection()  # what is wrong is said once, not by every child
             await session.close()
+            self._observer.standing(self._name, self._standing)
             await asyncio.gather(*(self._keep(n) for n in range(self._spec.options.processes)))
             self._emit(WorkerExit(self._name, "drained"))
         finally:
             await session.close()
+            self._observer.left(self._name)
             self._emit.close()
         return 0
 
@@ -74,6 +76,12 @@ class Parent:
         for child in self._children.values():
             with suppress(ProcessLookupError):
                 child.send_signal(signal.SIGTERM)
+
+    def _standing(self) -> Standing:
+        running, wanted = tuple(self._children), self._spec.options.processes
+        some_died = len(running) < wanted and not self._ending.is_set()
+        trouble = f"{len(running)} of {wanted} processes run" if some_died else None
+        return Standing(trouble, children=running)
 
     async def _keep(self, place: int) -> None:
         """One child after the other in this place."""

@@ -102,6 +102,11 @@ class Pump:
                 self._lanes.refresh_soon()
             self._signal.set()
 
+    def trouble(self) -> str | None:
+        """Why nothing can be claimed or settled, if so; from any thread."""
+        why = self._outage.trouble
+        return None if why is None else f"jobs cannot be claimed or settled: {why}"
+
     async def begin(self) -> set[str]:
         """Connect, and fail now if this worker could never claim anything; answers with those of
         its queues that have had a job."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
@@ -19,7 +20,7 @@ from faultline.connect import pooled
 from faultline.errors import DatabaseUnavailable
 from faultline.events import Emit, Event, ReadyCompacted
 from faultline.jobs import Reconciled
-from faultline.observer import NOBODY, Observer
+from faultline.observer import NOBODY, Observer, Standing
 from faultline.protocol import Protocol
 from faultline.worker.endings import reclaimed_events
 from faultline.worker.outage import Outage, nothing
@@ -33,6 +34,7 @@ PARTITIONS_LATER = 60.0  # until the next try, if they could not be made
 COMPACT_EVERY = 5.0  # seconds between two looks whether ready is full of dead rows
 COMPACT_LATER = 300.0  # the longest pause after tries in vain
 MAX_JOBS = 1000
+TURN_SECONDS = 1.0  # between two turns of its own loop, for who asks whether it turns
 
 
 class Reconciler:
@@ -72,6 +74,11 @@ class Reconciler:
     def listening(self) -> bool:
         """Whether notifications arrive; behind a pooler they do not."""
         return self._hearing is not None and not self._hearing.closed
+
+    def trouble(self) -> str | None:
+        """Why nothing can be taken over, if so; from any thread."""
+        why = self._outage.trouble
+        return None if why is None else f"expired leases cannot be taken over: {why}"
 
     def look_again(self) -> None:
         """A job was put off, perhaps only for a moment: ask again when the next one is due."""
@@ -202,4 +209,16 @@ async def reconcile_forever(
         poll_seconds=poll_seconds,
         observer=observer,
     )
-    await reconciler.run()
+    turned_at = time.monotonic()
+    observer.standing("reconciler", lambda: Standing(reconciler.trouble(), turned_at))
+    reconciling = asyncio.ensure_future(reconciler.run())
+    try:
+        while not reconciling.done():
+            turned_at = time.monotonic()
+            await asyncio.wait({reconciling}, timeout=TURN_SECONDS)
+        await reconciling
+    finally:
+        while not reconciling.done():  # until 3.12 wait_for may swallow a cancellation: ask again
+            reconciling.cancel()
+            await asyncio.wait({reconciling}, timeout=0.2)
+        observer.left("reconciler")

@@ -38,6 +38,7 @@ from faultline.events import (
 from faultline.fenced.pool import Pool
 from faultline.jobs import Lease
 from faultline.log import log_to
+from faultline.observer import Standing
 from faultline.protocol import Protocol
 from faultline.reference import reference_of
 from faultline.worker.alone import Alone
@@ -112,6 +113,7 @@ class Worker:
         try:
             used = await self._pump.begin()
             self._keeper.start()
+            self._observer.standing(self.name, self._standing)
             if only is None:
                 self._observer.working(self.name, lambda: self._beat()[1])
                 self._announce(used)
@@ -291,6 +293,9 @@ class Worker:
             "version": __version__,
         }
         return self.queues, details
+
+    def _standing(self) -> Standing:
+        return Standing(self._keeper.trouble() or self._pump.trouble(), self._keeper.turned_at)
 
     def _alone(self) -> Alone | None:
         if self._reference is None or self._only is not None:
