@@ -93,6 +93,10 @@ comparison: .venv/.ready ## Faultline and a naive queue under the same faults, a
 duel: .venv/.ready ## the stalled worker against other queues, DUELS times at each point (a quarter of an hour)
 	@$(PY) -m proofs.duel --runs $(DUELS)
 
+.PHONY: guides
+guides: .venv/.ready ## what the migration guides show of Celery and Procrastinate, run (a minute; installs them)
+	@$(PY) -m proofs.guides
+
 .PHONY: report
 report: .venv/.report ## reports/latest/report.html, from what drills, comparison, duel and demo have left
 	@$(PY) -m proofs.report
@@ -165,6 +169,10 @@ soak: .venv/.report ## does it stay fast: MINUTES (default 10) at half of the ma
 .PHONY: bench-verbs
 bench-verbs: .venv/.ready ## what claim and complete cost inside the server, by batch size (half a minute)
 	@$(PY) -m bench.verbs
+
+.PHONY: bench-sizes
+bench-sizes: .venv/.ready ## what jobs take on disk and in the WAL, in bytes a job (a minute)
+	@$(PY) -m bench.sizes
 
 .PHONY: bench-guard
 bench-guard: .venv/.ready ## what a guard on a table costs, as a ratio to the same writes without it (half a minute)

@@ -3,6 +3,7 @@
     ```python    run in one interpreter per page; or saved, if its first line is `# name.py`
     ```console   each `$ ` line is typed into a shell, and the lines below it are what it prints
     ```sql       run on the page's database
+    ```py        of another queue: parsed here, and run by `make guides`
     ```psql      several sessions, each on a connection of its own; see tests/sessions.py
 
 What is printed may differ in times, ids, names of workers, fractions and numbers of five digits and
@@ -223,6 +224,8 @@ class Reader:
             text = text.replace("9464", str(self.metrics_port))
             for command, lines in _typed(text.replace(":8000", f":{self.port}")):
                 self._type(command, lines, place)
+        elif block.language == "py":
+            compile(block.text, place, "exec")
         elif block.language == "psql":
             for session, statement, lines in typed(block.text):
                 self._ask(session, statement, lines, place)

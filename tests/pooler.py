@@ -22,8 +22,8 @@ needs_pgbouncer = pytest.mark.skipif(
 
 
 @contextmanager
-def pgbouncer(url: str) -> Iterator[str]:
-    """The URL through the pooler, for the user of this URL."""
+def pgbouncer(url: str, settings: str = "") -> Iterator[str]:
+    """The URL through the pooler, for the user of this URL; these settings have the last word."""
     parts = urlsplit(url)
     folder = Path(tempfile.mkdtemp(prefix="pooler-"))  # pytest's own is for root's eyes only
     folder.chmod(0o755)
@@ -35,6 +35,7 @@ def pgbouncer(url: str) -> Iterator[str]:
         f"auth_type = plain\nauth_file = {folder}/users.txt\npool_mode = transaction\n"
         "default_pool_size = 3\nmax_client_conn = 100\n"
         "ignore_startup_parameters = extra_float_digits\n"
+        f"{settings}\n"
     )
     as_user = {"user": "nobody", "extra_groups": []} if os.getuid() == 0 else {}
     command = ["pgbouncer", "-q", str(folder / "bouncer.ini")]

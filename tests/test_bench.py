@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bench import soak
+from bench import sizes, soak
 from bench.__main__ import run
 from bench.arena import Arena, Ground
 from bench.peers.__main__ import measure
@@ -213,6 +213,17 @@ def test_the_command_prints_a_table_writes_files_and_ends_with_one_line(
     assert "what the fence adds" in done.stdout
     again = command("bench", "--markdown", cwd=tmp_path)
     assert "| what the fence adds to swap |" in again.stdout
+
+
+def test_larger_payloads_and_keys_take_more_and_what_has_ended_more_than_what_waits(
+    ground: Ground,
+) -> None:
+    found = sizes.sizes(ground, 2000)
+    small, large = found["20 bytes"], found["1,000 bytes"]
+    assert large["queued disk"] - small["queued disk"] > 900
+    assert large["enqueue WAL"] - small["enqueue WAL"] > 900
+    assert small["ended disk"] > small["queued disk"] > 200
+    assert found["20 bytes and an idempotency key"]["queued disk"] > small["queued disk"]
 
 
 @pytest.mark.parametrize("module", ["bench", "bench.peers", "bench.soak"])

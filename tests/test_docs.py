@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,6 +27,7 @@ from faultline.fenced.transaction import Transaction
 from faultline.handle import Job
 from faultline.jobs import Status
 from faultline.launcher import Server
+from faultline.launcher.binaries import find
 from faultline.risk import HIGH, MEDIUM, RULES
 from faultline.service import service
 from faultline.telemetry.catalogue import METRICS
@@ -33,21 +35,28 @@ from faultline.testing import Testing
 from faultline.worker import WorkerOptions
 from faultline.worker.keeper import STUCK
 from tests.documents import Reader, Shown, blocks
+from tests.pooler import pgbouncer
 from tests.sessions import Sessions, typed
 from tests.sinks import redis_binary, redis_server, s3_server
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = [
     *(DOCS / "tutorial.md", DOCS / "back-from-the-dead.md"),
-    DOCS / "drills.md",
+    *(DOCS / "drills.md", DOCS / "security.md", DOCS / "comparison.md"),
     *sorted((DOCS / "explanation").glob("*.md")),
     *sorted((DOCS / "how-to").glob("*.md")),
     DOCS / "reference.md",
 ]
-RUN = {"python", "console", "sql", "psql"}
+RUN = {"python", "py", "console", "sql", "psql"}
 NOT_RUN = {"ini", "dockerfile", "text", "sh"}
 BY_A_TARGET = {"containers.md": "compose-check"}  # what types the page, since it needs an engine
 REFERENCE = (DOCS / "reference.md").read_text()
+# What the readers of a page have beside the package and a database: a fixture below.
+SCENERY = {
+    "outside-effects.md": "sinks",
+    "backup-and-restore.md": "place_to_restore",
+    "poolers.md": "pooled",
+}
 
 
 # ── the examples ─────────────────────────────────────────────────────────────────────────────────
@@ -71,8 +80,8 @@ def environment(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[dict
         Server(tmp_path / "home").stop(patience_seconds=5)
         return
     environment["FAULTLINE_DATABASE_URL"] = request.getfixturevalue("database")
-    if page.name == "outside-effects.md":
-        environment |= request.getfixturevalue("sinks")
+    if (scenery := SCENERY.get(page.name)) is not None:
+        environment |= request.getfixturevalue(scenery)
     yield environment
 
 
@@ -90,6 +99,24 @@ def sinks(elsewhere: str) -> Iterator[dict[str, str]]:
             "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_DEFAULT_REGION": "us-east-1",
         }
+
+
+@pytest.fixture
+def place_to_restore(empty_database: str) -> dict[str, str]:
+    """PostgreSQL's own programs, and an empty database."""
+    programs = find().directory
+    path = f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "RESTORED_URL": empty_database}
+
+
+@pytest.fixture
+def pooled(database: str) -> Iterator[dict[str, str]]:
+    """A PgBouncer with the settings of the page before the page's database."""
+    if shutil.which("pgbouncer") is None:
+        pytest.skip("pgbouncer is not installed")
+    (shown,) = (b.text for b in blocks(DOCS / "how-to" / "poolers.md") if b.language == "ini")
+    with pgbouncer(database, shown.removeprefix("[pgbouncer]\n")) as url:
+        yield {"FAULTLINE_DATABASE_URL": url, "DIRECT_URL": database}
 
 
 @pytest.mark.parametrize(

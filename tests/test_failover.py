@@ -100,6 +100,27 @@ def test_a_standby_that_lost_commits_hands_out_no_token_twice(
         assert after.reading.current_epoch(after.conn)["epoch"] == 1
 
 
+def test_a_synchronous_standby_has_every_success_that_was_acknowledged(
+    primary: Server, standby: Server
+) -> None:
+    """And none is waited for here: the primary is killed right after the last answer."""
+    with Stage(primary.url) as before:
+        before.execute("alter system set synchronous_standby_names = '*'")
+        before.execute("select pg_reload_conf()")
+        until(
+            lambda: before.value("select sync_state from pg_stat_replication") == "sync",
+            "the standby is synchronous",
+        )
+        attempts = [before.running("A") for _ in range(JOBS)]
+        for attempt in attempts:
+            assert before.verbs.complete([attempt]).run(before.conn) == []
+        os.kill(primary.pid, signal.SIGKILL)
+    standby.run("pg_ctl", "promote", "--pgdata", standby.data, "--wait")
+    with Stage(standby.url) as after:
+        assert {after.state(job_id) for job_id, _ in attempts} == {"succeeded"}
+        assert after.violations() == []
+
+
 def test_after_a_failover_living_workers_can_renew_before_anybody_reclaims(
     primary: Server, standby: Server
 ) -> None:

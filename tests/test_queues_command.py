@@ -1,4 +1,4 @@
-"""`faultline queues`, `workers`, `epoch` and `reconcile --once`, run as a user runs them."""
+"""`faultline queues`, `workers`, `epoch`, `rescue`, `reconcile --once`, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -89,6 +89,14 @@ def test_a_bumped_epoch_raises_every_further_token(stage: Stage, faultline: Comm
     assert faultline("epoch", "bump", "--yes") == "epoch 16: tokens from 17592186044416 on\n"
     assert faultline.json("epoch", "show")["epoch"] == 16
     assert stage.running()[1] == 16 << 40
+
+
+def test_a_rescue_queues_what_has_lost_its_place(stage: Stage, faultline: CommandLine) -> None:
+    job_id = stage.enqueue()
+    assert faultline.json("rescue") == {"rescued": 0}
+    stage.execute("delete from {schema}.ready")
+    assert faultline("rescue") == "rescued 1 job\n"
+    assert stage.state(job_id) == "queued"
 
 
 def test_a_person_is_asked_before_the_epoch_is_bumped(stage: Stage, faultline: CommandLine) -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from proofs.containers.engine import HOME, build_options, environment, podman, run
 from proofs.provenance import ROOT

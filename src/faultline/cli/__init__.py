@@ -29,6 +29,7 @@ from faultline.cli import (
     migrate,
     queues,
     reconcile,
+    rescue,
     retention,
     top,
     worker,
@@ -62,6 +63,7 @@ app.command()(doctor.doctor)
 app.add_typer(drill.app, name="drill")
 app.command()(migrate.migrate)
 app.add_typer(epoch.app, name="epoch")
+app.command()(rescue.rescue)
 app.add_typer(db.app, name="db")
 
 

@@ -23,6 +23,7 @@ ORDER = (
     "drill",
     "migrate",
     "epoch",
+    "rescue",
     "db",
 )
 

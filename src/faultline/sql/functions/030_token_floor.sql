@@ -96,8 +96,8 @@ begin
 end $$;
 
 -- epoch_bump: for a restore that shows neither another timeline nor another system identifier
--- (a disk snapshot). Sixteen at once, so that a bump which is itself lost in a failover is not
--- repeated by the timeline's step of one.
+-- (a disk snapshot, a dump restored on the server it came from). Sixteen at once, so that a bump
+-- which is itself lost in a failover is not repeated by the timeline's step of one.
 create or replace function {schema}.epoch_bump() returns integer
 language plpgsql
 {definer}
