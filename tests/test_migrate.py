@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -243,6 +244,24 @@ def test_two_installations_live_in_one_database_and_share_no_job(database: str) 
 def test_a_schema_name_that_could_not_be_written_unquoted_is_rejected(name: str) -> None:
     with pytest.raises(InvalidArgument, match="is not usable"):
         schema_name(name)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_store_every_json_is_refused(
+    empty_database: str, encoding: str
+) -> None:
+    name = f"t_{encoding.lower()}_{uuid4().hex}"
+    with connect(empty_database) as conn:
+        conn.execute(f"create database {name} encoding '{encoding}' locale 'C' template template0")
+        parts = urlsplit(empty_database)
+        try:
+            with (
+                connect(urlunsplit(parts._replace(path=f"/{name}"))) as narrow,
+                pytest.raises(MigrationRefused, match=f"encoded in {encoding}.*UTF8"),
+            ):
+                migrate(narrow, "faultline")
+        finally:
+            conn.execute(f"drop database {name}")
 
 
 def test_a_schema_name_that_is_a_word_of_sql_is_refused(empty_database: str) -> None:

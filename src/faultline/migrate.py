@@ -1,8 +1,8 @@
 """Migrations: bring an installation to the version of this package, in one transaction.
 
 `script` says what is run; this module looks at what is there, decides, and runs it. It refuses to
-downgrade, to touch a schema it does not know, to go on after a released migration was edited, and
-to let a superuser own the functions.
+downgrade, to touch a schema it does not know, to go on after a released migration was edited, to
+let a superuser own the functions, and to store JSON in a database that is not UTF8.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from faultline.script import SCHEMA_VERSION, fingerprint, lock, migrations, scri
 def migrate(conn: Connection[Any], schema: str, *, roles: bool = True) -> list[str]:
     """Bring the installation to this version; answers with the names of the migrations applied."""
     require_server(conn.info.server_version)
+    if (encoding := conn.info.parameter_status("server_encoding")) != "UTF8":
+        raise MigrationRefused(
+            f"database {conn.info.dbname!r} is encoded in {encoding}, and JSON can be stored whole "
+            "only in UTF8: make another (create database jobs encoding 'UTF8' template template0)"
+        )
     try:
         with conn.transaction():
             # Whoever had the lock before may have changed everything: look only now, and under no

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,12 +54,15 @@ def reconcile(
 
     telemetry = Telemetry()
     with ExitStack() as until_the_end:
-        if metrics_port is not None:
-            port = until_the_end.enter_context(telemetry.serving(metrics_host, metrics_port))
-            emit(MetricsServed("reconciler", metrics_host, port))
-        if not as_json:
-            typer.echo("reconciling; Ctrl-C ends it")
-        raise typer.Exit(asyncio.run(_until_a_signal(settings, emit, telemetry)))
+
+        def begin() -> None:
+            if metrics_port is not None:
+                port = until_the_end.enter_context(telemetry.serving(metrics_host, metrics_port))
+                emit(MetricsServed("reconciler", metrics_host, port))
+            if not as_json:
+                typer.echo("reconciling; Ctrl-C ends it")
+
+        raise typer.Exit(asyncio.run(_until_a_signal(settings, emit, telemetry, begin)))
 
 
 def _once(here: Installation, *, as_json: bool) -> None:
@@ -83,20 +87,13 @@ def _once(here: Installation, *, as_json: bool) -> None:
     )
 
 
-async def _until_a_signal(settings: Settings, emit: Emit, observer: Observer) -> int:
+async def _until_a_signal(
+    settings: Settings, emit: Emit, observer: Observer, begin: Callable[[], None]
+) -> int:
     import asyncio
 
     from faultline.worker.reconciler import reconcile_forever
 
-    forever = asyncio.ensure_future(
-        reconcile_forever(
-            database_url(settings),
-            settings.schema,
-            emit,
-            listen_url=settings.listen_url,
-            observer=observer,
-        )
-    )
     ended_by: list[int] = []
 
     def end(number: int) -> None:
@@ -106,6 +103,16 @@ async def _until_a_signal(settings: Settings, emit: Emit, observer: Observer) ->
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end, number)
+    begin()  # only now: whoever sees that it has begun may end it
+    forever = asyncio.ensure_future(
+        reconcile_forever(
+            database_url(settings),
+            settings.schema,
+            emit,
+            listen_url=settings.listen_url,
+            observer=observer,
+        )
+    )
     with suppress(asyncio.CancelledError):
         await forever
     return 130 if signal.SIGINT in ended_by else 0
