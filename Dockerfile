@@ -9,7 +9,7 @@ ARG PYTHON=3.13-slim-trixie
 
 FROM docker.io/library/python:${PYTHON} AS build
 WORKDIR /build
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE THIRD-PARTY-NOTICES.md ./
 COPY src src
 # A mirror, or a certificate of your own: docker build --secret id=pip,src=pip.conf (and it stays
 # out of the image). The environment has no pip; that of the base fills it.

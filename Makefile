@@ -24,6 +24,9 @@ help: ## list the targets
 .venv/.chart: .venv/.ready
 	@PYTHON="$(PYTHON)" scripts/setup.sh chart
 
+.venv/.release: .venv/.ready
+	@PYTHON="$(PYTHON)" scripts/setup.sh release
+
 .venv/.docs: .venv/.ready
 	@PYTHON="$(PYTHON)" scripts/setup.sh docs
 
@@ -32,17 +35,16 @@ setup: .venv/.ready ## make .venv with everything in it (the other targets do th
 
 .PHONY: demo
 demo: .venv/.ready ## watch a stalled worker come back and be refused (seconds); SERVE=1: in a browser, too
-	@$(PY) -m proofs.demo
-	@$(if $(SERVE),$(PY) -m proofs.live,true)
+	@.venv/bin/faultline demo $(if $(SERVE),--serve)
 
 .PHONY: test
-test: .venv/.report .venv/.browser .venv/.docs ## the whole suite, in parallel, on an embedded PostgreSQL; then the quick schedules and drills
+test: .venv/.report .venv/.browser .venv/.docs .venv/.release ## the whole suite, in parallel, on an embedded PostgreSQL; then the quick schedules and drills
 	@$(PY) -m pytest -q -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory explore-quick
 	@$(MAKE) --no-print-directory drills-quick
 
 .PHONY: check
-check: .venv/.report .venv/.browser .venv/.docs ## format, lint, types, tidy
+check: .venv/.report .venv/.browser .venv/.docs .venv/.release ## format, lint, types, tidy
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
@@ -181,3 +183,29 @@ bench-guard: .venv/.ready ## what a guard on a table costs, as a ratio to the sa
 .PHONY: bench-tracing
 bench-tracing: .venv/.ready ## what traces cost, as a ratio to a process without OpenTelemetry (two minutes)
 	@$(PY) -m bench.tracing
+
+.PHONY: dist
+dist: .venv/.ready ## dist/: wheel and sdist, the same bytes from the same commit
+	@rm -f dist/*.whl dist/*.tar.gz
+	@$(PY) -m proofs.package.building
+
+.PHONY: package-check
+package-check: .venv/.release ## wheel and sdist, built twice, looked into, installed with every extra; the demo from there (a minute)
+	@$(PY) -m proofs.package
+
+.PHONY: sbom
+sbom: .venv/.release ## dist/sbom.cdx.json: what is in an installation with every extra, and in the dashboard (half a minute)
+	@$(PY) -m proofs.package.sbom
+
+.PHONY: upgrade-check
+upgrade-check: .venv/.ready ## a migrate in the middle of the work of the previous code's workers and producer (half a minute)
+	@$(PY) -m proofs.upgrade
+
+.PHONY: release-check
+release-check: .venv/.release ## whether this commit can be released (a few minutes); TAG=v1.2.3: under this tag
+	@$(PY) -m proofs.release check --tag "$(TAG)"
+	@$(MAKE) --no-print-directory package-check sbom upgrade-check
+
+.PHONY: released-schema
+released-schema: .venv/.ready ## write sql/released.txt anew, when a release is made
+	@$(PY) -m proofs.release schema

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.rows import Row
-from proofs.provenance import provenance
+from faultline.provenance import provenance
 
 WIDTH = 140  # of the table where there is no terminal
 SETTINGS = (

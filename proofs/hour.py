@@ -22,13 +22,13 @@ from rich.console import Console
 
 from faultline import App
 from faultline.config import Settings
+from faultline.demo.actors import Cast
+from faultline.demo.ground import shop
+from faultline.demo.live import orders
 from faultline.errors import FaultlineError
+from faultline.provenance import provenance
 from faultline.service import service
 from faultline.service.serving import beside
-from proofs.actors import Cast
-from proofs.demo import shop
-from proofs.live import orders
-from proofs.provenance import provenance
 from proofs.race import ended_cleanly
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def growth(samples: list[dict[str, float]]) -> dict[str, float]:
 @contextmanager
 def stage(settings: Settings) -> Iterator[tuple[str, int]]:
     """The shop, a worker and the dashboard; its address, and the server's version."""
-    with shop(settings) as url, Cast("proofs.shop:app", url, settings.schema) as cast:
+    with shop(settings) as url, Cast("faultline.demo.shop:app", url, settings.schema) as cast:
         cast.enter("worker")
         app = App(url, schema=settings.schema)
         with app.connect() as conn:

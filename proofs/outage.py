@@ -34,7 +34,7 @@ import psycopg
 
 from faultline.launcher import Server
 from faultline.migrate import migrate
-from proofs.provenance import provenance
+from faultline.provenance import provenance
 from proofs.serving import Answer, Caller, Service
 
 SCHEMA = "faultline"

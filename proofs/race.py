@@ -28,8 +28,8 @@ import psycopg
 
 from faultline.config import Settings
 from faultline.connect import connect
+from faultline.demo.ground import database
 from faultline.errors import FaultlineError
-from faultline.launcher import Server
 from faultline.migrate import migrate
 from faultline.protocol import Protocol
 from faultline.reading import Reading
@@ -181,16 +181,6 @@ def judge(conn: psycopg.Connection[Any], schema: str, race: Race) -> Race:
     }
     race.faults = [claim for claim, holds in claims.items() if not holds]
     return race
-
-
-@contextmanager
-def database(settings: Settings) -> Iterator[str]:
-    """The user's database, or an embedded server that ends with this block."""
-    if settings.database_url is not None:
-        yield settings.database_url
-        return
-    with Server.temporary(binaries=settings.binaries, options={"max_connections": "400"}) as server:
-        yield server.url
 
 
 def log(settings: Settings) -> int:

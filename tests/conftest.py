@@ -1,5 +1,5 @@
-"""Real servers for the tests: one embedded PostgreSQL 18 for the whole run, and a 15 where there is
-one.
+"""Real servers for the tests: one embedded PostgreSQL 18 for the whole run, and a second one (by
+default a 15) where there is one.
 
 The run's first process starts them; xdist's workers are told their addresses. Each test gets a
 database of its own, copied from a migrated template, and a `Stage` to play on.
@@ -110,7 +110,9 @@ def _start_servers() -> dict[str, Server]:
     options = {**OPTIONS, "wal_level": "minimal", "max_wal_senders": "0"}
     servers = {"18": Server.temporary(options=options)}
     if (binaries := debian_binaries()) is not None:
-        servers["15"] = Server.temporary(binaries=binaries, options=options)
+        second = Server.temporary(binaries=binaries, options=options)
+        major = str(second.binaries.major)
+        servers[major if major not in servers else f"{major}, installed"] = second
     for server in servers.values():
         server.start()
     return servers

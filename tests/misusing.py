@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import random
 import threading
 from collections.abc import Awaitable, Callable
@@ -26,7 +27,7 @@ SLEEP = "select pg_sleep(3)"  # not for ever: until Python 3.12 wait_for may swa
 
 
 def way(function: Callable[[Context], Any]) -> Callable[[Context], Any]:
-    ways: dict[str, Any] = ASYNC if asyncio.iscoroutinefunction(function) else SYNC
+    ways: dict[str, Any] = ASYNC if inspect.iscoroutinefunction(function) else SYNC
     ways[function.__name__] = function
     return function
 

@@ -95,6 +95,17 @@ def one_argument(annotation: Any, **default: Any) -> Arguments:
     return Arguments("charge", handler)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="its annotations are looked at at once")
+def test_names_that_only_a_type_checker_finds_need_no_quotes() -> None:
+    names: dict[str, Any] = {}
+    source = "def handler(ctx: Context, when: Elsewhere, n: int = 1) -> list[Elsewhere]: ..."
+    exec(compile(source, "a module", "exec", dont_inherit=True), names)
+    arguments = Arguments("charge", names["handler"])
+    assert arguments.wants_context
+    assert arguments.required == ["when"]
+    assert arguments.dump((), {"when": "now"}) == {"when": "now"}
+
+
 def through_json(value: Any) -> Any:
     return json.loads(json.dumps(value, allow_nan=False))
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from proofs import naive
-from proofs.comparison import contenders, driver, tables
-from proofs.comparison.__main__ import held, summary
-from proofs.comparison.contenders import Faultline, Findings, Naive, stale_writes
-from proofs.comparison.driver import Drive, Injected, Run
-from proofs.comparison.schedule import LEASE_SECONDS, Fault, Schedule, plan
-from proofs.comparison.side_by_side import arena, compare
-from proofs.comparison.verdict import complaints, figures
+from faultline.demo import naive
+from faultline.demo.comparison import contenders, driver, tables
+from faultline.demo.comparison.contenders import Faultline, Findings, Naive, stale_writes
+from faultline.demo.comparison.driver import Drive, Injected, Run
+from faultline.demo.comparison.schedule import LEASE_SECONDS, Fault, Schedule, plan
+from faultline.demo.comparison.side_by_side import arena, compare
+from faultline.demo.comparison.verdict import complaints, figures
+from proofs.comparison import held, summary
 from tests.stage import Stage, until
 from tests.test_demo import offspring
 from tests.workers import PATH
@@ -122,7 +122,7 @@ def test_the_naive_queue_retries_what_failed_and_takes_over_what_expired(databas
             "lease_expires_at = clock_timestamp() - interval '1 s' where id = 2"
         )
         worker = subprocess.Popen(
-            [sys.executable, "-m", "proofs.naive", "tests.test_comparison:fails_once"],
+            [sys.executable, "-m", "faultline.demo.naive", "tests.test_comparison:fails_once"],
             cwd=ROOT,
             env={**os.environ, "FAULTLINE_DATABASE_URL": database},
         )

@@ -73,7 +73,7 @@ def test_an_empty_installation_says_what_to_do_next(web: Client) -> None:
     assert "faultline enqueue" in page(web, "")
     assert "faultline enqueue" in page(web, "/jobs")
     assert "faultline worker" in page(web, "/workers")
-    assert "make demo" in page(web, "/refusals")
+    assert "faultline demo" in page(web, "/refusals")
     assert "faultline enqueue" in page(web, "/queues")
     assert "Check now" in page(web, "/health")
     assert "All hold" in page(web, "/health?check=true")

@@ -1,31 +1,33 @@
-"""`make demo` as a stranger runs it: the story, the summary, nothing left behind."""
+"""`faultline demo` as a stranger runs it: the story, the summary, nothing left behind."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import psycopg
 import pytest
 
-from proofs.demo import Played, summarise
+from faultline.demo.story import Played, summarise
 from tests.conftest import database_url
 from tests.stage import Stage, until
 
 ROOT = Path(__file__).parent.parent
 
 
-def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """The demo in a folder of its own, so that its report does not land in the checkout."""
     return subprocess.Popen(
-        [sys.executable, "-m", "proofs.demo"],
+        [sys.executable, "-m", "faultline", "demo", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), **environment},
+        env={**os.environ, "TMPDIR": str(folder), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -101,14 +103,41 @@ def test_a_demo_killed_outright_leaves_no_process_behind(folder: Path) -> None:
 
 
 def test_the_demo_runs_on_a_server_of_the_users_own(folder: Path, empty_database: str) -> None:
-    demo = start(folder, FAULTLINE_DATABASE_URL=empty_database)
-    _, error = demo.communicate(timeout=120)
+    demo = start(folder, "--json", "--out", "figures", FAULTLINE_DATABASE_URL=empty_database)
+    out, error = demo.communicate(timeout=120)
     assert demo.returncode == 0, error
+    assert json.loads(out) == json.loads((folder / "figures/benchmark_summary.json").read_text())
+    assert "A REFUSED by the database" in error, "the story, where it is in nobody's way"
     with Stage(empty_database) as stage:
         assert stage.execute("select distinct state from {schema}.jobs") == [("succeeded",)]
         assert stage.value("select count(*) from {schema}.refusals") >= 1
         for schema in ("demo", "comparison", "naive"):
             assert stage.value(f"select to_regnamespace('faultline_{schema}') is null")
+
+
+def test_the_demo_goes_on_with_the_dashboard_until_it_is_interrupted(
+    folder: Path, empty_database: str
+) -> None:
+    demo = start(folder, "--serve", "--port", "0", FAULTLINE_DATABASE_URL=empty_database)
+    assert demo.stdout is not None
+    said: list[str] = []
+
+    def address() -> str | None:
+        said.append(demo.stdout.readline())
+        found = re.match(r"The dashboard: (http://\S+)", said[-1])
+        return found[1] if found else None
+
+    url = until(address, "it says where the dashboard is")
+    assert any(line.startswith('{"fault_rate"') for line in said), "the story came first"
+
+    def workers() -> bytes:
+        with urlopen(f"{url}/workers", timeout=60) as page:
+            return page.read()
+
+    until(lambda: b"Stall this worker" in workers(), "a worker can be stalled")
+    demo.send_signal(signal.SIGINT)
+    demo.communicate(timeout=120)
+    assert demo.returncode == 130
 
 
 def played(**facts: object) -> Played:
@@ -123,8 +152,8 @@ def found(**facts: int) -> dict[str, object]:
 
 
 def test_the_demo_calls_safe_what_lost_doubled_and_violated_nothing_and_refused_something() -> None:
-    assert summarise(played(), found())["safe_for_controlled_release_validation"] is True
-    late_only_in_the_comparison = summarise(played(refusals=0), found(stale_refused=1))
+    assert summarise(played(), found(), "a test")["safe_for_controlled_release_validation"] is True
+    late_only_in_the_comparison = summarise(played(refusals=0), found(stale_refused=1), "a")
     assert late_only_in_the_comparison["safe_for_controlled_release_validation"] is True
     assert late_only_in_the_comparison["stale_writes_prevented"] == 1
     assert late_only_in_the_comparison["naive_duplicates"] == 3
@@ -146,7 +175,7 @@ def test_the_demo_calls_safe_what_lost_doubled_and_violated_nothing_and_refused_
 def test_the_demo_calls_nothing_else_safe(
     story: dict[str, object], comparison: dict[str, int]
 ) -> None:
-    summary = summarise(played(**story), found(**comparison))
+    summary = summarise(played(**story), found(**comparison), "faultline demo")
     assert summary["safe_for_controlled_release_validation"] is False
 
 

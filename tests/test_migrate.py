@@ -7,7 +7,6 @@ what, is in test_migrate_roles.py; the command is in test_migrate_command.py.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
@@ -27,11 +26,11 @@ from faultline.connect import connect as open_client
 from faultline.errors import InvalidArgument, MigrationRefused, NotPermitted, SchemaMismatch
 from faultline.migrate import is_current, migrate
 from faultline.script import SCHEMA_VERSION, Migration, migrations
+from proofs.release import CALLABLE_BY_CLIENTS, RELEASED
 from tests.installation import AS_VERSION_1, catalogue, run_one_job, schema_exists
 from tests.stage import Stage, until
 
 SQL = Path(str(resources.files("faultline").joinpath("sql")))
-RELEASED = SQL / "released.txt"
 ALL = [migration.name for migration in migrations()]
 
 
@@ -349,27 +348,15 @@ def test_a_worker_at_work_does_not_notice_a_migrate(stage: Stage) -> None:
     assert stage.violations() == []
 
 
-CALLABLE_BY_CLIENTS = """
-select p.proname || '(' || pg_get_function_arguments(p.oid) || ') -> '
-       || pg_get_function_result(p.oid)
-  from pg_proc p
- where p.pronamespace = 'faultline'::regnamespace
-   and exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner)
- order by 1"""
-
-
 @pytest.mark.both_servers
 def test_what_the_previous_release_calls_is_still_there(stage: Stage) -> None:
     """Workers of the previous release go on after a migrate: nothing that they call may change.
 
     sql/released.txt lists what clients could call in that release: the functions granted to a role,
-    with argument names, types, defaults and results. It is written anew when a release is made:
-
-        FAULTLINE_WRITE_RELEASED=1 .venv/bin/python -m pytest tests/test_migrate.py -k previous
+    with argument names, types, defaults and results. It is written anew when a release is made
+    (docs/releasing.md).
     """
     there = [row[0] for row in stage.execute(CALLABLE_BY_CLIENTS)]
-    if os.environ.get("FAULTLINE_WRITE_RELEASED"):
-        RELEASED.write_text("\n".join(there) + "\n", "utf-8")
     released = RELEASED.read_text("utf-8").splitlines()
     assert any(line.startswith("claim(") for line in released)
     assert set(released) - set(there) == set()

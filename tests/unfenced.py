@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import psycopg
 
 from faultline import App, Context
-from proofs.comparison.orders import QUEUE, fulfil
-from proofs.comparison.schedule import LEASE_SECONDS
+from faultline.demo.comparison.orders import QUEUE, fulfil
+from faultline.demo.comparison.schedule import LEASE_SECONDS
 
 app = App()
 

@@ -18,10 +18,10 @@ import urllib.request
 from contextlib import suppress
 from typing import Any
 
+from faultline.provenance import provenance
 from proofs.containers import docker, stand_ins
-from proofs.containers.engine import IMAGE, environment, podman, prepare, run, say
+from proofs.containers.engine import IMAGE, ROOT, environment, podman, prepare, run, say
 from proofs.containers.image import Wrong, answered, expect, server_version, state, until
-from proofs.provenance import ROOT, provenance
 from proofs.serving import Caller
 from tests.documents import Reader, blocks
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from proofs.containers.engine import HOME, build_options, environment, podman, run
-from proofs.provenance import ROOT
+from proofs.containers.engine import HOME, ROOT, build_options, environment, podman, run
 
 PROJECT = "faultline"
 LEFT_OUT = "grafana"

@@ -14,8 +14,7 @@ import tempfile
 from configparser import RawConfigParser
 from pathlib import Path
 
-from proofs.provenance import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".containers"
 TOOLS = {  # the program, and Debian's package with it
     "buildah": "buildah",

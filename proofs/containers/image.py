@@ -27,10 +27,10 @@ from urllib.parse import urlsplit
 
 from faultline import __version__
 from faultline.launcher import Server
+from faultline.provenance import provenance
 from proofs.containers import stand_ins
-from proofs.containers.engine import HOME, IMAGE, build, podman, prepare, run, say
+from proofs.containers.engine import HOME, IMAGE, ROOT, build, podman, prepare, run, say
 from proofs.pictures.prometheus import free_port
-from proofs.provenance import ROOT, provenance
 from proofs.serving import Caller
 from tests.documents import blocks
 

@@ -14,8 +14,7 @@ import tempfile
 from pathlib import Path
 
 from faultline.launcher import find
-from proofs.containers.engine import HOME, build, exists, run, say
-from proofs.provenance import ROOT
+from proofs.containers.engine import HOME, ROOT, build, exists, run, say
 
 PACKAGES = "python3,python3-venv,python3-pip,python-is-python3,ca-certificates"
 SUITE = "bookworm"

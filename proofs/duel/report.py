@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from rich.table import Table
 
-from proofs.provenance import provenance
+from faultline.provenance import provenance
 
 COLUMNS = (
     "peer",

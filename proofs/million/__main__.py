@@ -17,9 +17,9 @@ import psycopg
 
 from faultline.launcher import Server
 from faultline.migrate import migrate
+from faultline.provenance import provenance
 from proofs.million.asking import Timed, ask, questions
 from proofs.million.filling import fill
-from proofs.provenance import provenance
 from proofs.serving import Service
 
 LIMIT_MS = 300.0

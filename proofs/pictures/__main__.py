@@ -17,13 +17,13 @@ from rich.console import Console
 
 from faultline import App
 from faultline.config import Settings
+from faultline.demo.actors import Cast
+from faultline.demo.ground import shop
+from faultline.demo.live import orders
 from faultline.service import service
 from faultline.service.dashboard.stalling import Stalling
 from faultline.service.serving import beside
-from proofs.actors import Cast
-from proofs.demo import shop
 from proofs.hour import chromium
-from proofs.live import orders
 from proofs.pictures.album import Album
 from proofs.pictures.comparison import picture_comparison
 from proofs.pictures.prometheus import free_port, prometheus
@@ -104,7 +104,7 @@ def take(settings: Settings, folder: Path) -> int:
     path = chromium()
     for name in ("screenshots", "gifs"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    with shop(settings) as url, Cast("proofs.shop:app", url, settings.schema) as cast:
+    with shop(settings) as url, Cast("faultline.demo.shop:app", url, settings.schema) as cast:
         ports = [free_port(), free_port()]
         workers = [
             cast.enter(f"worker-{n}", "--concurrency", "4", "--metrics-port", str(port))

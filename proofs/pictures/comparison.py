@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faultline.errors import FaultlineError
-from proofs.comparison.__main__ import RESULT
+from proofs.comparison import RESULT
 from proofs.pictures.album import Album
 from proofs.report.__main__ import FOLDER, write
 

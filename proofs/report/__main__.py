@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from faultline import __version__
-from proofs.provenance import commit
+from faultline.provenance import commit
 from proofs.report.digest import digest
 from proofs.report.page import page
 from proofs.report.sources import read

@@ -7,6 +7,7 @@ context is no argument: the worker passes it. Nothing here talks to a database.
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -30,9 +31,9 @@ class Arguments:
         self, task: str, handler: Callable[..., Any], local: Mapping[str, Any] | None = None
     ) -> None:
         self.task = task
-        signature = inspect.signature(handler)
+        signature = _signature(handler)
         names = getattr(inspect.unwrap(handler), "__globals__", {})
-        written = {p.name: p.annotation for p in signature.parameters.values() if _annotated(p)}
+        written = {p.name: _written(p) for p in signature.parameters.values() if _annotated(p)}
         hints = resolved({**written, "return": signature.return_annotation}, names, local)
         parameters = list(signature.parameters.values())
         first = parameters[0] if parameters else None
@@ -190,6 +191,21 @@ def _form(parameter: Parameter, hints: Mapping[str, Any]) -> Form:
 
 def _unless_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else convert(value)
+
+
+def _signature(handler: Callable[..., Any]) -> inspect.Signature:
+    """From Python 3.14 on annotations are looked at late, and may have names that are not there."""
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(handler, annotation_format=Format.FORWARDREF)
+    return inspect.signature(handler)
+
+
+def _written(parameter: Parameter) -> Any:
+    """Its annotation; as text where it is a name that is not there."""
+    annotation = parameter.annotation
+    return annotation.__forward_arg__ if isinstance(annotation, typing.ForwardRef) else annotation
 
 
 def _is_context(hint: Any, written: Any) -> bool:

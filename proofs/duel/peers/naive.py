@@ -1,4 +1,4 @@
-"""A naive lease queue of our own (proofs/naive.py): all but a fence."""
+"""A naive lease queue of our own (src/faultline/demo/naive.py): all but a fence."""
 
 from proofs.duel.peer import Peer
 from proofs.peers.environment import Here

@@ -5,7 +5,7 @@ import sys
 import handler
 import psycopg
 
-from proofs.naive import SETUP, Job, Worker, enqueue
+from faultline.demo.naive import SETUP, Job, Worker, enqueue
 
 
 def charge(job: Job) -> None:

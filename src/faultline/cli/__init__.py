@@ -18,6 +18,7 @@ from faultline import __version__
 from faultline.cli import (
     api,
     db,
+    demo,
     dev,
     doctor,
     drill,
@@ -47,6 +48,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(demo.demo)
 app.command()(dev.dev)
 app.command()(worker.worker)
 app.command()(enqueue.enqueue)

@@ -7,6 +7,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 ORDER = (
+    "demo",
     "dev",
     "worker",
     "enqueue",

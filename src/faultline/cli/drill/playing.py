@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -24,6 +22,7 @@ from faultline.drills.kinds import KINDS
 from faultline.drills.scenario import Result, Scenario
 from faultline.errors import InvalidArgument
 from faultline.launcher import Server
+from faultline.provenance import commit
 
 
 def run_kinds(
@@ -140,25 +139,11 @@ def _play(chosen: list[Scenario], progress: Progress, lanes: int | None) -> dict
         version = server.binaries.version
     return {
         "command": shlex.join(["faultline", *sys.argv[1:]]),
-        "commit": _commit(),
+        "commit": commit(),
         "version": __version__,
         "postgresql": version,
         "seconds": round(time.monotonic() - began, 1),
     }
-
-
-def _commit() -> str | None:
-    """Of the checkout that this is, if it is one."""
-    if shutil.which("git") is None:
-        return None
-    asked = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return asked.stdout.strip() or None
 
 
 def _write(folder: Path, results: list[Result], figures: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Stalling a worker on purpose, to see what happens: only processes that this one has started.
 
-For `faultline dev` and `make demo SERVE=1`. Who runs a service in earnest gives it none of these.
+For `faultline dev` and `faultline demo --serve`. A service in earnest is given none of these.
 """
 
 from __future__ import annotations

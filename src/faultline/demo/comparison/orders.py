@@ -1,7 +1,7 @@
 """The job that both queues run: some work, then one row and the job's completion in one commit.
 
-faultline worker proofs.comparison.orders:app
-python -m proofs.naive proofs.comparison.orders:naively
+faultline worker faultline.demo.comparison.orders:app
+python -m faultline.demo.naive faultline.demo.comparison.orders:naively
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import time
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from faultline import App, Context
+from faultline.app import App
 from faultline.config import Settings
+from faultline.context import Context
+from faultline.demo import naive
+from faultline.demo.comparison.schedule import LEASE_SECONDS
+from faultline.demo.comparison.tables import EFFECT, begin, call, harness
 from faultline.retry import Backoff
-from proofs import naive
-from proofs.comparison.schedule import LEASE_SECONDS
-from proofs.comparison.tables import EFFECT, begin, call, harness
 
 QUEUE = "comparison"
 

@@ -15,7 +15,7 @@ with the user's write in the very same transaction that is a fence, and few have
 compares whose attempt it is under the row's lock and rolls back (Chancy, DBOS, pg-boss from 12.38
 on) has a fence by another name: it is not what this one stands for.
 
-    python -m proofs.naive proofs.comparison.orders:naively --concurrency 2 --lease-seconds 1
+    python -m faultline.demo.naive faultline.demo.comparison.orders:naively --lease-seconds 1
 """
 
 from __future__ import annotations
@@ -210,8 +210,10 @@ class Worker:
 
 
 def main() -> int:
-    """`python -m proofs.naive MODULE:HANDLER`, on FAULTLINE_DATABASE_URL."""
-    parser = argparse.ArgumentParser(prog="proofs.naive", description=__doc__.splitlines()[0])
+    """`python -m faultline.demo.naive MODULE:HANDLER`, on FAULTLINE_DATABASE_URL."""
+    parser = argparse.ArgumentParser(
+        prog="python -m faultline.demo.naive", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("handler", help="where the handler is: module:function")
     parser.add_argument("--concurrency", type=int, default=2)
     parser.add_argument("--lease-seconds", type=float, default=30.0)

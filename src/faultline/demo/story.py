@@ -1,23 +1,16 @@
-"""`make demo`: the story of the stalled worker, told by two real `faultline worker` processes.
+"""The story of the stalled worker, told by two real `faultline worker` processes.
 
 A is stopped (SIGSTOP) inside its handler; B takes the job over and charges the customer; A wakes up
 and charges again. Then the short form of `make comparison`: the same faults for Faultline and for a
-naive lease queue, side by side. Shows the timeline as it happens; the last line on stdout is the
-summary as one JSON object, which is also written to reports/latest/benchmark_summary.json. Every
-figure in it was measured by this run. Exits with 1 if anything was not as promised, or if the
-faults of the comparison did not happen.
+naive lease queue, side by side. Shows the timeline as it happens; every figure of the summary was
+measured by this run.
 """
 
 from __future__ import annotations
 
-import json
 import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -26,20 +19,18 @@ from rich.text import Text
 
 from faultline.config import Settings
 from faultline.connect import connect
-from faultline.migrate import migrate
+from faultline.demo.actors import Cast, Line
+from faultline.demo.comparison.contenders import stale_writes
+from faultline.demo.comparison.driver import WORKERS
+from faultline.demo.comparison.schedule import plan
+from faultline.demo.comparison.showing import progress, table
+from faultline.demo.comparison.side_by_side import arena, compare
+from faultline.demo.ground import shop
+from faultline.demo.shop import LEASE_SECONDS, QUEUE
 from faultline.protocol import Protocol
+from faultline.provenance import provenance
 from faultline.reading import Reading
-from proofs.actors import Cast, Line
-from proofs.comparison.contenders import stale_writes
-from proofs.comparison.driver import WORKERS
-from proofs.comparison.schedule import plan
-from proofs.comparison.showing import progress, table
-from proofs.comparison.side_by_side import arena, compare
-from proofs.provenance import provenance
-from proofs.race import database, ended_cleanly
-from proofs.shop import LEASE_SECONDS, QUEUE, SETUP
 
-SUMMARY = Path("reports/latest/benchmark_summary.json")
 FAULT_RATE = 0.2
 JOBS = 40
 SEED = 1
@@ -162,7 +153,7 @@ def contrast(url: str, schema: str, console: Console) -> dict[str, Any]:
     return found
 
 
-def summarise(played: Played, found: dict[str, Any]) -> dict[str, Any]:
+def summarise(played: Played, found: dict[str, Any], command: str) -> dict[str, Any]:
     """The figures of this run: the story's and the comparison's together."""
     orders = [order for order, _ in played.charges]
     faultline = found["faultline"]
@@ -183,51 +174,36 @@ def summarise(played: Played, found: dict[str, Any]) -> dict[str, Any]:
         "safe_for_controlled_release_validation": violations == duplicates == lost == 0
         and refused >= 1,
         "recovery_seconds_after_expiry": played.recovery_seconds,
-        **provenance("make demo", played.server),
+        **provenance(command, played.server),
         "seed": found["seed"],
     }
 
 
-@contextmanager
-def shop(settings: Settings) -> Iterator[str]:
-    """A database with Faultline and the shop's own table in it; the table goes again."""
-    with database(settings) as url:
-        with connect(url, schema=None) as conn:
-            migrate(conn, settings.schema)
-            conn.execute(SETUP)
-        yield url
-        with connect(url, schema=None) as conn:
-            conn.execute("drop schema faultline_demo cascade")
+@dataclass(frozen=True)
+class Told:
+    """The figures, and why they would prove nothing (a fault that did not happen)."""
+
+    summary: dict[str, Any]
+    invalid: list[str]
+
+    @property
+    def held(self) -> bool:
+        """Whether everything was as promised, in a run that could have shown otherwise."""
+        return self.summary["safe_for_controlled_release_validation"] and not self.invalid
 
 
-def demo(settings: Settings, console: Console) -> int:
-    """Play, show, sum up."""
+def tell(settings: Settings, console: Console, command: str) -> Told:
+    """Play, show, sum up; `command` is what the summary says it was made by."""
     console.print("Faultline: a worker stalls, another takes over, the first one wakes up.")
     if settings.database_url is None:
         console.print("Starting PostgreSQL …", style="dim")
     timeline = Timeline(console)
     with shop(settings) as url:
-        with Cast("proofs.shop:app", url, settings.schema, timeline) as cast:
+        with Cast("faultline.demo.shop:app", url, settings.schema, timeline) as cast:
             played = play(url, settings.schema, cast, timeline)
         charged = ", ".join(f"order {order} under token {token}" for order, token in played.charges)
         console.print(
             f"Charges in the shop's own table: {len(played.charges)} ({charged}).", soft_wrap=True
         )
         found = contrast(url, settings.schema, console)
-    summary = summarise(played, found)
-    for complaint in found["invalid"]:
-        print(f"invalid: {complaint}", file=sys.stderr)
-    console.print(
-        "\nTo stall a worker yourself, and watch it in a browser: make demo SERVE=1, then "
-        "http://127.0.0.1:8001/dashboard",
-        soft_wrap=True,
-    )
-    SUMMARY.parent.mkdir(parents=True, exist_ok=True)
-    SUMMARY.write_text(json.dumps(summary, indent=2) + "\n")
-    console.file.flush()
-    print(json.dumps(summary), flush=True)
-    return 0 if summary["safe_for_controlled_release_validation"] and not found["invalid"] else 1
-
-
-if __name__ == "__main__":
-    sys.exit(ended_cleanly(lambda settings: demo(settings, Console())))
+    return Told(summarise(played, found, command), found["invalid"])

@@ -20,10 +20,10 @@ from typing import Any, Self
 
 from psycopg.conninfo import make_conninfo
 
+from faultline.demo.comparison.contenders import Contender, Findings
+from faultline.demo.comparison.schedule import LEASE_SECONDS, Fault, Schedule, What
+from faultline.demo.comparison.tables import Connection, Counted, answer, calls, count, forget
 from faultline.drills.workers import end_with_parent
-from proofs.comparison.contenders import Contender, Findings
-from proofs.comparison.schedule import LEASE_SECONDS, Fault, Schedule, What
-from proofs.comparison.tables import Connection, Counted, answer, calls, count, forget
 
 WORKERS = 3
 QUIET_SECONDS = 5.0  # all jobs ended, and still a fault that nobody called for

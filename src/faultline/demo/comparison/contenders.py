@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
+from faultline.demo import naive
+from faultline.demo.comparison.orders import QUEUE, order
+from faultline.demo.comparison.schedule import LEASE_SECONDS
+from faultline.demo.comparison.tables import Connection
 from faultline.reading import Reading, Record
-from proofs import naive
-from proofs.comparison.orders import QUEUE, order
-from proofs.comparison.schedule import LEASE_SECONDS
-from proofs.comparison.tables import Connection
 
 CONCURRENCY = 2  # jobs at once in a process: a fault hits the neighbours as well
 
@@ -67,7 +67,13 @@ class Faultline:
     @property
     def command(self) -> list[str]:
         """As a user starts it."""
-        worker = [sys.executable, "-m", "faultline", "worker", "proofs.comparison.orders:app"]
+        worker = [
+            sys.executable,
+            "-m",
+            "faultline",
+            "worker",
+            "faultline.demo.comparison.orders:app",
+        ]
         return [*worker, "--queues", QUEUE, "--concurrency", str(CONCURRENCY)]
 
     def enqueue(self, conn: Connection, payloads: Sequence[dict[str, Any]]) -> None:
@@ -102,7 +108,7 @@ class Faultline:
 
 @dataclass
 class Naive:
-    """Processes of proofs.naive."""
+    """Processes of faultline.demo.naive."""
 
     name: str = "naive"
     _ids: list[int] = field(default_factory=list)
@@ -110,7 +116,12 @@ class Naive:
     @property
     def command(self) -> list[str]:
         """The same number of jobs at once, the same lease."""
-        worker = [sys.executable, "-m", "proofs.naive", "proofs.comparison.orders:naively"]
+        worker = [
+            sys.executable,
+            "-m",
+            "faultline.demo.naive",
+            "faultline.demo.comparison.orders:naively",
+        ]
         lease = ["--lease-seconds", str(LEASE_SECONDS)]
         return [*worker, "--concurrency", str(CONCURRENCY), *lease]
 

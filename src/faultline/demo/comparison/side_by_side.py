@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from proofs import naive
-from proofs.comparison import tables
-from proofs.comparison.contenders import Contender, Faultline, Naive
-from proofs.comparison.driver import Drive
-from proofs.comparison.schedule import Schedule
-from proofs.comparison.verdict import complaints, figures
+from faultline.demo import naive
+from faultline.demo.comparison import tables
+from faultline.demo.comparison.contenders import Contender, Faultline, Naive
+from faultline.demo.comparison.driver import Drive
+from faultline.demo.comparison.schedule import Schedule
+from faultline.demo.comparison.verdict import complaints, figures
 
 STEP_SECONDS = 0.02
 

