@@ -67,6 +67,7 @@ AS_VERSION_1 = """
 delete from {schema}.migration where version > 1;
 alter table {schema}.lease drop column renewals cascade;
 alter table {schema}.attempt drop column renewals cascade;
+alter table {schema}.epoch drop column relation cascade;
 drop index {schema}.ended_without_success;
 drop table {schema}.setting cascade;
 create table {schema}.setting (

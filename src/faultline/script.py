@@ -205,8 +205,8 @@ _RECORD_TABLE = """create table if not exists {schema}.migration (
 );"""
 
 _FIRST_EPOCH = """insert into {schema}.epoch
-       (epoch, system_identifier, timeline, postmaster_started_at, seen_at)
-select 0, system_identifier, {schema}.server_timeline(), pg_postmaster_start_time(),
-       clock_timestamp()
+       (epoch, system_identifier, timeline, relation, postmaster_started_at, seen_at)
+select 0, system_identifier, {schema}.server_timeline(), '{schema}.epoch'::regclass,
+       pg_postmaster_start_time(), clock_timestamp()
   from pg_control_system()
     on conflict do nothing;"""

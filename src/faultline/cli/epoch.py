@@ -48,9 +48,8 @@ def show(as_json: options.AsJson = False) -> None:
 def bump(yes: options.Yes = False, as_json: options.AsJson = False) -> None:
     """Make all further tokens higher than any before; each lease starts anew.
 
-    For every restore, before any worker connects: the server does not notice a disk snapshot, nor
-    a dump that is restored where it came from. It cannot be taken back, and there are 8,191 epochs;
-    a bump takes sixteen of them.
+    For every restore, before any worker connects: the server notices a dump, but not a disk
+    snapshot. It cannot be taken back, and there are 8,191 epochs; a bump takes sixteen of them.
 
     \b
     Example:

@@ -2,8 +2,9 @@
 --
 -- A standby that lost the last commits would hand out the same numbers again. So a token is
 -- greatest(previous + 1, epoch << 40), and the epoch rises with each promotion (the timeline), with
--- each move to another cluster (the system identifier) and by epoch_bump. Epoch 0 is a server that
--- never failed over: tokens 1, 2, 3 … (I4)
+-- each move to another cluster (the system identifier), with each restored dump (the table of the
+-- epoch itself is another one then) and by epoch_bump. Epoch 0 is a server that never failed over:
+-- tokens 1, 2, 3 … (I4)
 --
 -- Read it after the rows whose tokens are to be raised are locked: rescue raises it together with
 -- the pointers it gives back, and a claim that waited for those would else use the floor of before.
@@ -18,7 +19,8 @@ declare
     e epoch;
 begin
     select * into strict e from epoch where one;
-    if e.timeline = server_timeline() and e.postmaster_started_at = pg_postmaster_start_time() then
+    if e.timeline = server_timeline() and e.postmaster_started_at = pg_postmaster_start_time()
+       and e.relation = 'epoch'::regclass then
         return e.epoch::bigint << 40;
     end if;
     return see_epoch()::bigint << 40;
@@ -38,17 +40,18 @@ end $$;
 
 -- epoch_of: which epoch it is now, given the last one that was written down. Above every epoch that
 -- an ancestor of this data can have used, also when the row's own last change was lost: the
--- distance in timelines is added, not one.
+-- distance in timelines is added, not one. A restored dump is as good as a bump.
 create or replace function {schema}.epoch_of(e {schema}.epoch) returns integer
 language plpgsql
 as $$
 declare
     v_timeline integer := server_timeline();
 begin
-    if e.timeline = v_timeline and e.postmaster_started_at = pg_postmaster_start_time() then
+    if e.timeline = v_timeline and e.postmaster_started_at = pg_postmaster_start_time()
+       and e.relation = 'epoch'::regclass then
         return e.epoch;
     end if;
-    return e.epoch + case
+    return e.epoch + case when e.relation = 'epoch'::regclass then 0 else 16 end + case
         when v_timeline >= e.timeline
              and e.system_identifier = (select system_identifier from pg_control_system())
         then v_timeline - e.timeline
@@ -89,14 +92,14 @@ begin
         update epoch
            set epoch = v_epoch, timeline = server_timeline(), seen_at = clock_timestamp(),
                system_identifier = (select system_identifier from pg_control_system()),
+               relation = 'epoch'::regclass,
                postmaster_started_at = pg_postmaster_start_time();
         perform restart_leases();
     end if;
     return v_epoch;
 end $$;
 
--- epoch_bump: for a restore that shows neither another timeline nor another system identifier
--- (a disk snapshot, a dump restored on the server it came from). Sixteen at once, so that a bump
+-- epoch_bump: for a restore that leaves no trace (a disk snapshot). Sixteen at once, so that a bump
 -- which is itself lost in a failover is not repeated by the timeline's step of one.
 create or replace function {schema}.epoch_bump() returns integer
 language plpgsql
