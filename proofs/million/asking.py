@@ -85,7 +85,8 @@ def _lists(deep: UUID) -> Iterator[Question]:
 
 
 def _looks(some: dict[str, list[UUID]], refusal: int) -> Iterator[Question]:
-    for path in ("/health", "/queue/depth", "/api/workers", "/api/queues", "/api/risk", "/metrics"):
+    lists = ("/queue/depth", "/api/workers", "/api/queues", "/api/risk", "/metrics")
+    for path in ("/health", "/livez", *lists):
         yield _asking(f"GET {path}", path)
     for query in ("", "?limit=1000"):
         yield _asking("GET /api/leases", f"/api/leases{query}")
