@@ -33,7 +33,7 @@ def test_a_paused_queue_needs_no_workers(stage: Stage) -> None:
     stage.running(queue="mail")
     stage.enqueue(queue="mail")
     stage.verbs.pause("mail", True).run(stage.conn)
-    assert counted(stage) == (0, 0)
+    assert counted(stage) == (0, 1), "what runs goes on, and its worker with it"
     assert stage.reading.backlog(stage.conn)["oldest_seconds"] == 0
 
 
@@ -61,6 +61,15 @@ def test_it_counts_so_far_and_no_further(stage: Stage) -> None:
         stage.enqueue(queue="mail", priority=1)
     asked = "select jobs from {schema}.backlog(null, %s)"
     assert [stage.value(asked, most) for most in (1, 5, 6, 7)] == [1, 5, 6, 6]
+
+
+def test_another_queue_that_is_full_hides_nothing(stage: Stage) -> None:
+    for queue in ("other", "other", "other", "mail"):
+        stage.running(queue=queue)
+        stage.enqueue(queue=queue, delay_seconds=3600)
+        stage.execute("update {schema}.scheduled set run_at = clock_timestamp()")
+    asked = "select jobs, running from {schema}.backlog(array['mail'], 2)"
+    assert stage.execute(asked) == [(1, 1)]
 
 
 @pytest.mark.parametrize("most", [0, -1, None])

@@ -8,6 +8,7 @@ succeeded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -191,6 +192,51 @@ def bounding(conn: psycopg.Connection[Any]) -> str:
     if conn.info.server_version >= 170000:
         return "transaction_timeout"
     return "idle_in_transaction_session_timeout"
+
+
+def catch_an_error(shop: Stage, a: Connection[Any]) -> None:
+    """In a savepoint, as a handler does that expects a duplicate; the server's timer ends."""
+    shop.verbs.assert_fence(*shop.running("A", lease_seconds=BRIEF_SECONDS)).run(a)
+    with pytest.raises(psycopg.errors.DivisionByZero), a.transaction():
+        a.execute("select 1 / 0")
+
+
+def roll_a_gate_back(shop: Stage, a: Connection[Any]) -> None:
+    with a.transaction(force_rollback=True):
+        shop.verbs.assert_fence(*shop.running("A", lease_seconds=600)).run(a)
+    shop.verbs.assert_fence(*shop.running("A", lease_seconds=BRIEF_SECONDS)).run(a)
+
+
+def set_and_roll_back(shop: Stage, a: Connection[Any]) -> None:
+    with a.transaction(force_rollback=True):
+        a.execute(f"set local {bounding(a)} = '1h'")
+    shop.verbs.assert_fence(*shop.running("A", lease_seconds=BRIEF_SECONDS)).run(a)
+
+
+def pass_two_gates(shop: Stage, a: Connection[Any]) -> None:
+    """The second one for longer: what the first has bounded stays so."""
+    for seconds in (BRIEF_SECONDS, 600):
+        shop.verbs.assert_fence(*shop.running("A", lease_seconds=seconds)).run(a)
+
+
+def set_one_later(shop: Stage, a: Connection[Any]) -> None:
+    """A timeout of the user's, which is set anew inside and so is not what it was."""
+    a.execute(f"set {bounding(a)} = '1h'")
+    a.commit()
+    a.execute(f"set local {bounding(a)} = '{BRIEF_SECONDS}s'")
+    shop.verbs.assert_fence(*shop.running("A", lease_seconds=600)).run(a)
+
+
+@pytest.mark.parametrize(
+    "way", [catch_an_error, roll_a_gate_back, set_and_roll_back, pass_two_gates, set_one_later]
+)
+def test_a_hold_is_bounded_whatever_the_transaction_did_before(
+    shop: Stage, way: Callable[[Stage, Connection[Any]], None]
+) -> None:
+    a = shop.connect(isolation="read committed")
+    way(shop, a)
+    alive, pid = "select count(*) from pg_stat_activity where pid = %s", a.info.backend_pid
+    until(lambda: shop.value(alive, pid) == 0, "the session was cut off")
 
 
 def test_a_bound_that_is_switched_off_is_set_again_by_the_next_gate(shop: Stage) -> None:

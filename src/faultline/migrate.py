@@ -7,6 +7,8 @@ let a superuser own the functions, and to store JSON in a database that is not U
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from psycopg import Connection, errors, sql
@@ -15,15 +17,49 @@ from faultline.connect import require_server
 from faultline.errors import MigrationRefused
 from faultline.script import SCHEMA_VERSION, fingerprint, lock, migrations, script
 
+TRIES = 40  # about a minute
+PAUSE_SECONDS = 1.0  # between two tries, for whoever had to wait behind the last one
 
-def migrate(conn: Connection[Any], schema: str, *, roles: bool = True) -> list[str]:
-    """Bring the installation to this version; answers with the names of the migrations applied."""
+
+def migrate(
+    conn: Connection[Any],
+    schema: str,
+    *,
+    roles: bool = True,
+    tries: int = TRIES,
+    on_wait: Callable[[], None] = lambda: None,
+) -> list[str]:
+    """Bring the installation to this version; answers with the names of the migrations applied.
+
+    A lock that somebody holds for long, a backup or a transaction that was left open, is not waited
+    for: workers would have to wait behind us, and lose their leases. It is tried again instead, so
+    often; `on_wait` is told the first time.
+    """
     require_server(conn.info.server_version)
     if (encoding := conn.info.parameter_status("server_encoding")) != "UTF8":
         raise MigrationRefused(
             f"database {conn.info.dbname!r} is encoded in {encoding}, and JSON can be stored whole "
             "only in UTF8: make another (create database jobs encoding 'UTF8' template template0)"
         )
+    for number in range(1, tries):
+        try:
+            return _migrate(conn, schema, roles)
+        except errors.LockNotAvailable:
+            if number == 1:
+                on_wait()
+            time.sleep(PAUSE_SECONDS)
+    try:
+        return _migrate(conn, schema, roles)
+    except errors.LockNotAvailable as error:
+        raise MigrationRefused(
+            f"somebody holds what has to be changed ({error.diag.message_primary}), a backup "
+            "perhaps or a transaction that was left open (pg_stat_activity): nothing was changed, "
+            "try again when it has ended"
+        ) from error
+
+
+def _migrate(conn: Connection[Any], schema: str, roles: bool) -> list[str]:
+    """One try."""
     try:
         with conn.transaction():
             # Whoever had the lock before may have changed everything: look only now, and under no

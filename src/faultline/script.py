@@ -71,7 +71,9 @@ def script(schema: str, *, roles: bool = True, owner: str | None = None) -> list
     """The whole migration as SQL texts, in order; safe to run on an empty or an older database."""
     schema_name(schema)
     owner = owner or (f"{schema}_owner" if roles else None)
-    steps = [lock(schema)]
+    # Below a second, after which the server looks for deadlocks: whoever is in the way goes on, and
+    # who waits behind us does not wait for long.
+    steps = [lock(schema), "set local lock_timeout = '500ms';"]
     if roles:
         names = [f"{schema}_{role}" for role in ROLES]
         steps.append(_roles_step([*names, owner] if owner == f"{schema}_owner" else names))

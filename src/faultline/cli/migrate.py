@@ -71,6 +71,10 @@ def _check(settings: Settings) -> str:
     return f"schema {settings.schema}: at version {SCHEMA_VERSION}"
 
 
+def _say_that_it_waits() -> None:
+    typer.echo("somebody holds what has to be changed; trying again for a minute …", err=True)
+
+
 def bring_up_to_date(settings: Settings, *, roles: bool = True) -> str:
     """Migrate; answers with a sentence about what that took."""
     from faultline.migrate import is_current, migrate
@@ -78,7 +82,7 @@ def bring_up_to_date(settings: Settings, *, roles: bool = True) -> str:
 
     with open_database(settings) as conn:
         was_current = is_current(conn, settings.schema)
-        applied = migrate(conn, settings.schema, roles=roles)
+        applied = migrate(conn, settings.schema, roles=roles, on_wait=_say_that_it_waits)
     replaced = f"functions, views{' and roles' if roles else ''} replaced"
     if applied:
         return f"schema {settings.schema}: applied {', '.join(applied)}; {replaced}"

@@ -56,7 +56,8 @@ def backlog(
     """Say how much work there is for workers of these queues: what an autoscaler asks.
 
     Jobs that could be claimed now, jobs that run, and for how long the oldest one waits. Counts to
-    10,000 and no further, so that it may be asked often; what is paused does not count.
+    10,000 and no further, so that it may be asked often; what waits in a paused queue does not
+    count.
 
     \b
     Example:
