@@ -22,8 +22,7 @@ from faultline.demo.comparison.driver import WORKERS
 from faultline.demo.comparison.schedule import LEASE_SECONDS, plan
 from faultline.demo.comparison.showing import progress, table
 from faultline.demo.comparison.side_by_side import arena, compare
-from faultline.demo.ground import database
-from faultline.migrate import migrate
+from faultline.demo.ground import installation
 from faultline.provenance import provenance
 from proofs.race import ended_cleanly
 
@@ -63,9 +62,8 @@ def comparison(settings: Settings, console: Console, arguments: argparse.Namespa
     """Every rate in turn."""
     began = time.monotonic()
     rates = []
-    with database(settings) as url:
-        with connect(url, schema=None) as conn:
-            migrate(conn, settings.schema)
+    with installation(settings) as (url, schema):
+        with connect(url, schema=schema) as conn:
             server_version = conn.info.server_version
         for fault_rate in arguments.rates:
             schedule = plan(arguments.seed, fault_rate, arguments.jobs)
@@ -73,8 +71,8 @@ def comparison(settings: Settings, console: Console, arguments: argparse.Namespa
                 f"{len(schedule)} jobs, {len(schedule.faults)} of them hit by a fault, "
                 f"on {WORKERS} workers of each queue …"
             )
-            with arena(url), progress(console) as listener:
-                rates.append(compare(url, settings.schema, schedule, listener))
+            with arena(url, schema), progress(console) as listener:
+                rates.append(compare(url, schema, schedule, listener))
     console.print(table(rates))
     for complaint in (text for rate in rates for text in rate["invalid"]):
         print(f"invalid: {complaint}", file=sys.stderr)

@@ -85,9 +85,12 @@ def growth(samples: list[dict[str, float]]) -> dict[str, float]:
 @contextmanager
 def stage(settings: Settings) -> Iterator[tuple[str, int]]:
     """The shop, a worker and the dashboard; its address, and the server's version."""
-    with shop(settings) as url, Cast("faultline.demo.shop:app", url, settings.schema) as cast:
+    with (
+        shop(settings) as (url, schema),
+        Cast("faultline.demo.shop:app", url, schema) as cast,
+    ):
         cast.enter("worker")
-        app = App(url, schema=settings.schema)
+        app = App(url, schema=schema)
         with app.connect() as conn:
             version = conn.info.server_version
         with beside(service(app), "127.0.0.1", 0) as address, orders(app):

@@ -20,7 +20,7 @@ from faultline.demo.comparison.side_by_side import arena, compare
 from faultline.demo.comparison.verdict import complaints, figures
 from proofs.comparison import held, summary
 from tests.stage import Stage, until
-from tests.test_demo import offspring
+from tests.test_demo import left_behind, offspring
 from tests.workers import PATH
 
 ROOT = Path(__file__).parent.parent
@@ -59,7 +59,7 @@ def test_a_job_knows_where_it_is_going_to_be_hit_but_not_by_what() -> None:
 
 def test_both_queues_are_hit_by_the_same_faults_and_faultline_does_every_job_once(database) -> None:
     schedule = plan(3, 0.5, 8)
-    with arena(database):
+    with arena(database, "faultline"):
         found = compare(database, "faultline", schedule)
     assert found["invalid"] == []
     planned = hits(found["schedule"])
@@ -90,7 +90,7 @@ def test_without_the_fence_a_stalled_handler_of_faultlines_takes_effect_twice(
     stall = Fault(0, "SIGSTOP", "before_commit", 3 * LEASE_SECONDS)
     schedule = Schedule("made up", 0.25, (0.01,) * 4, (stall,))
     with (
-        arena(database),
+        arena(database, "faultline"),
         tables.harness(database) as conn,
         Drive(database, WithoutFence("faultline"), schedule, conn) as drive,
     ):
@@ -104,8 +104,8 @@ def test_without_a_fault_the_naive_queue_does_every_job_once(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contenders, "LEASE_SECONDS", 60.0)  # a busy machine is a fault, too
-    with arena(database), tables.harness(database) as conn:
-        with Drive(database, Naive(), QUIET, conn) as drive:
+    with arena(database, "faultline"), tables.harness(database) as conn:
+        with Drive(database, Naive("faultline"), QUIET, conn) as drive:
             until(lambda: drive.step() or drive.over, "all jobs have ended")
             run = drive.finish()
         found = figures(run)
@@ -115,8 +115,8 @@ def test_without_a_fault_the_naive_queue_does_every_job_once(
 
 
 def test_the_naive_queue_retries_what_failed_and_takes_over_what_expired(database: str) -> None:
-    with arena(database), tables.harness(database) as conn:
-        naive.enqueue(conn, [{"name": "fails once"}, {"name": "was left behind"}])
+    with arena(database, "faultline"), tables.harness(database) as conn:
+        naive.enqueue(conn, "faultline", [{"name": "fails once"}, {"name": "was left behind"}])
         conn.execute(
             "update faultline_naive.job set state = 'running', owner = 'gone', attempts = 1, "
             "lease_expires_at = clock_timestamp() - interval '1 s' where id = 2"
@@ -148,9 +148,9 @@ def test_a_run_whose_fault_never_comes_is_invalid_and_says_which(database, monke
     monkeypatch.setattr(driver, "QUIET_SECONDS", 0.3)
     nowhere = Schedule("made up", 0.25, (0.01,) * 4, (Fault(9, "SIGKILL", "before_write"),))
     with (
-        arena(database),
+        arena(database, "faultline"),
         tables.harness(database) as conn,
-        Drive(database, Naive(), nowhere, conn) as drive,
+        Drive(database, Naive("faultline"), nowhere, conn) as drive,
     ):
         until(lambda: drive.step() or drive.over, "it has waited long enough")
         run = drive.finish()
@@ -160,9 +160,9 @@ def test_a_run_whose_fault_never_comes_is_invalid_and_says_which(database, monke
 def test_a_run_whose_workers_cannot_start_is_invalid_and_says_why(database, monkeypatch) -> None:
     monkeypatch.setattr(Naive, "command", [sys.executable, "-c", "import no_such_thing"])
     with (
-        arena(database),
+        arena(database, "faultline"),
         tables.harness(database) as conn,
-        Drive(database, Naive(), QUIET, conn) as drive,
+        Drive(database, Naive("faultline"), QUIET, conn) as drive,
     ):
         until(lambda: drive.over or drive.step(), "it has given up")
         run = drive.finish()
@@ -195,8 +195,7 @@ def test_an_interrupted_comparison_leaves_no_process_behind(tmp_path, empty_data
     until(lambda: offspring(tmp_path) == [], "nobody is left")
     if sign == signal.SIGINT:
         assert comparison.returncode == 130
-        with Stage(empty_database) as stage:
-            assert stage.value("select to_regnamespace('faultline_comparison') is null")
+        assert left_behind(empty_database) == []
 
 
 # ── counting, on forged tables ───────────────────────────────────────────────────────────────────
@@ -208,11 +207,12 @@ def forged(counted: tables.Counted, succeeded: set[int], schedule=QUIET, faults=
 
 
 def test_a_second_effect_is_a_duplicate_and_a_missing_one_a_loss(stage: Stage) -> None:
-    stage.execute(tables.SETUP)
+    stage.execute(tables.at_home(tables.SETUP, "faultline"))
+    effect = tables.at_home(tables.EFFECT, "faultline")
     rows = [("run", 0), ("run", 1), ("run", 1), ("run", 1), ("run", 2), ("another", 3)]
     for run, job in rows:
-        stage.execute(tables.EFFECT, run, job, 1)
-    found = figures(forged(tables.count(stage.conn, "run"), {0, 1, 2, 3}))
+        stage.execute(effect, run, job, 1)
+    found = figures(forged(tables.count(stage.conn, "faultline", "run"), {0, 1, 2, 3}))
     assert (found["effects"], found["duplicates"], found["duplicated_jobs"]) == (5, 2, [1])
     assert (found["lost"], found["lost_jobs"]) == (1, [3])
 

@@ -8,8 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 from urllib.request import urlopen
 
 import psycopg
@@ -50,6 +52,17 @@ def offspring(folder: Path) -> list[str]:
     return found
 
 
+def left_behind(url: str) -> list[str]:
+    """The demo's schemas in this database, and roles of any demo that are for nothing."""
+    with psycopg.connect(url, autocommit=True) as conn:
+        found = conn.execute(
+            "select nspname from pg_namespace where nspname ~ '^faultline_demo_' union all "
+            "select rolname from pg_roles r where rolname ~ '^faultline_demo_' and not exists "
+            "(select from pg_shdepend d where d.refobjid = r.oid)"
+        )
+        return sorted(name for (name,) in found.fetchall())
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     tmp_path.chmod(0o755)
@@ -87,7 +100,7 @@ def test_the_demo_tells_the_story_and_ends_with_its_summary(folder: Path) -> Non
 def test_an_interrupted_demo_leaves_no_process_behind(folder: Path, sign: signal.Signals) -> None:
     demo = start(folder)
     assert demo.stdout is not None
-    until(lambda: "stalls" in demo.stdout.readline(), "A is stopped")  # the worst moment
+    until(lambda: "A stalls" in demo.stdout.readline(), "A is stopped")  # the worst moment
     demo.send_signal(sign)
     demo.communicate(timeout=120)
     assert demo.returncode == (130 if sign == signal.SIGINT else 143)
@@ -96,7 +109,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(folder: Path, sign: signal
 def test_a_demo_killed_outright_leaves_no_process_behind(folder: Path) -> None:
     demo = start(folder)
     assert demo.stdout is not None
-    until(lambda: "stalls" in demo.stdout.readline(), "A is stopped")
+    until(lambda: "A stalls" in demo.stdout.readline(), "A is stopped")
     demo.kill()
     demo.communicate(timeout=120)
     until(lambda: offspring(folder) == [], "the watchdog and the kernel have cleared up")
@@ -108,11 +121,89 @@ def test_the_demo_runs_on_a_server_of_the_users_own(folder: Path, empty_database
     assert demo.returncode == 0, error
     assert json.loads(out) == json.loads((folder / "figures/benchmark_summary.json").read_text())
     assert "A REFUSED by the database" in error, "the story, where it is in nobody's way"
-    with Stage(empty_database) as stage:
-        assert stage.execute("select distinct state from {schema}.jobs") == [("succeeded",)]
-        assert stage.value("select count(*) from {schema}.refusals") >= 1
-        for schema in ("demo", "comparison", "naive"):
-            assert stage.value(f"select to_regnamespace('faultline_{schema}') is null")
+    assert left_behind(empty_database) == []
+
+
+def contents(url: str) -> list[object]:
+    """All that an installation and its user's own table say, and what holds it together."""
+    with psycopg.connect(url, autocommit=True) as conn:
+        tables = conn.execute(
+            "select format('%I.%I', schemaname, tablename) from pg_tables "
+            "where schemaname !~ '^(pg_|information_schema)' order by 1"
+        ).fetchall()
+        rows = [
+            (name, conn.execute(f"select t::text from {name} t order by 1").fetchall())
+            for (name,) in tables
+        ]
+        about = "select nspname, obj_description(oid, 'pg_namespace') from pg_namespace order by 1"
+        return [*rows, conn.execute(about).fetchall()]
+
+
+def test_the_demo_leaves_the_installation_that_is_there_as_it_was(
+    folder: Path, stage: Stage
+) -> None:
+    """With jobs that its workers could take, schemas of its names, and of another version."""
+    for queue, task in (("shop", "charge"), ("comparison", "order")):
+        stage.enqueue(task, {"order_id": 1}, queue=queue)
+    for name in ("demo", "naive", "comparison"):
+        stage.execute(f"create schema faultline_{name}")
+        stage.execute(f"create table faultline_{name}.mine as select 1 as one")
+    stage.execute("comment on schema {schema} is 'an older version'")
+    stage.execute("delete from {schema}.migration where version > 1")
+    before = contents(stage.url)
+    demo = start(folder, FAULTLINE_DATABASE_URL=stage.url)
+    _, error = demo.communicate(timeout=120)
+    assert demo.returncode == 0, error
+    assert contents(stage.url) == before
+    assert left_behind(stage.url) == []
+
+
+def test_two_demos_on_one_database_do_not_meet(folder: Path, empty_database: str) -> None:
+    both = [
+        start(folder, "--json", "--out", name, FAULTLINE_DATABASE_URL=empty_database)
+        for name in ("one", "two")
+    ]
+    for demo in both:
+        out, error = demo.communicate(timeout=180)
+        assert demo.returncode == 0, error
+        assert "Charges in the shop's own table: 2 " in error
+        assert json.loads(out)["jobs"] == 40
+    assert left_behind(empty_database) == []
+
+
+def test_a_user_who_may_only_make_schemas_can_see_the_demo(
+    folder: Path, empty_database: str
+) -> None:
+    name = f"visitor_{uuid.uuid4().hex}"
+    parts = urlsplit(empty_database)
+    address = parts.netloc.rpartition("@")[2]
+    visitor = urlunsplit(parts._replace(netloc=f"{name}:secret@{address}"))
+    with psycopg.connect(empty_database, autocommit=True) as conn:
+        conn.execute(f"create role {name} login password 'secret'")
+        try:
+            conn.execute(f"grant create on database {parts.path[1:]} to {name}")
+            demo = start(folder, FAULTLINE_DATABASE_URL=visitor)
+            _, error = demo.communicate(timeout=120)
+            assert demo.returncode == 0, error
+            assert left_behind(empty_database) == []
+        finally:
+            conn.execute(f"drop owned by {name} cascade")
+            conn.execute(f"drop role {name}")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["A stalls", "of 8 faults"])
+def test_an_interrupted_demo_leaves_nothing_in_the_users_database(
+    folder: Path, empty_database: str, sign: signal.Signals, moment: str
+) -> None:
+    demo = start(folder, FAULTLINE_DATABASE_URL=empty_database)
+    assert demo.stdout is not None
+    until(lambda: moment in demo.stdout.readline(), "it is in the middle")
+    assert left_behind(empty_database) != []
+    demo.send_signal(sign)
+    demo.communicate(timeout=120)
+    assert demo.returncode == (130 if sign == signal.SIGINT else 143)
+    assert left_behind(empty_database) == []
 
 
 def test_the_demo_goes_on_with_the_dashboard_until_it_is_interrupted(
@@ -138,6 +229,7 @@ def test_the_demo_goes_on_with_the_dashboard_until_it_is_interrupted(
     demo.send_signal(signal.SIGINT)
     demo.communicate(timeout=120)
     assert demo.returncode == 130
+    assert left_behind(empty_database) == []
 
 
 def played(**facts: object) -> Played:

@@ -111,3 +111,16 @@ def test_the_matrix_has_every_python_and_postgresql_that_is_promised() -> None:
     matrix = ci["jobs"]["test"]["strategy"]["matrix"]
     assert matrix["python"] == promised
     assert matrix["postgresql"] == ["15", "16", "17"], "18 is brought along"
+
+
+def test_nothing_is_published_before_somebody_has_approved() -> None:
+    """Whoever may write packages or the page, or is trusted by PyPI, waits for the environment."""
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    approved = {name for name, job in jobs.items() if "environment" in job}
+    assert approved == {"pypi"}
+    publishing = {name for name, job in jobs.items() if "write" in job["permissions"].values()}
+    assert {"pypi", "image", "chart", "page"} <= publishing
+    for name in publishing - approved:
+        needs = jobs[name]["needs"]
+        assert approved <= set([needs] if isinstance(needs, str) else needs), name
+        assert "if" not in jobs[name], "would go on although an approval was refused"

@@ -104,13 +104,16 @@ def take(settings: Settings, folder: Path) -> int:
     path = chromium()
     for name in ("screenshots", "gifs"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    with shop(settings) as url, Cast("faultline.demo.shop:app", url, settings.schema) as cast:
+    with (
+        shop(settings) as (url, schema),
+        Cast("faultline.demo.shop:app", url, schema) as cast,
+    ):
         ports = [free_port(), free_port()]
         workers = [
             cast.enter(f"worker-{n}", "--concurrency", "4", "--metrics-port", str(port))
             for n, port in enumerate(ports)
         ]
-        app = App(url, schema=settings.schema)
+        app = App(url, schema=schema)
         stalling = Stalling(lambda: [worker.pid for worker in workers if worker.poll() is None])
         web = service(app, stalling=stalling)
         with (

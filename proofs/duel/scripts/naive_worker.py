@@ -5,7 +5,8 @@ import sys
 import handler
 import psycopg
 
-from faultline.demo.naive import SETUP, Job, Worker, enqueue
+from faultline.config import DEFAULT_SCHEMA
+from faultline.demo.naive import SETUP, Job, Worker, at_home, enqueue
 
 
 def charge(job: Job) -> None:
@@ -20,13 +21,13 @@ def charge(job: Job) -> None:
 
 def prepare() -> None:
     with psycopg.connect(handler.URL, autocommit=True) as conn:
-        conn.execute(SETUP)
-        enqueue(conn, [{}])
+        conn.execute(at_home(SETUP, DEFAULT_SCHEMA))
+        enqueue(conn, DEFAULT_SCHEMA, [{}])
 
 
 def work() -> None:
     handler.note("ready")
-    Worker(handler.URL, charge, concurrency=1, lease_seconds=1.0).run()
+    Worker(handler.URL, DEFAULT_SCHEMA, charge, concurrency=1, lease_seconds=1.0).run()
 
 
 if __name__ == "__main__":

@@ -36,10 +36,11 @@ def demo(
 ) -> None:
     """Watch a stalled worker come back and be refused, in seconds.
 
-    Two real workers and SIGSTOP; then the same faults for Faultline and for a naive queue. On
-    FAULTLINE_DATABASE_URL, else on an embedded server that goes again. The last line is the summary
-    as JSON, which is also written to a file; with --json it is the only one, and the story goes to
-    stderr. Exit status 1 if anything was not as promised, or a fault did not happen.
+    Two real workers and SIGSTOP; then the same faults for Faultline and for a naive queue. On an
+    embedded server that goes again; or on FAULTLINE_DATABASE_URL, in schemas of its own that go
+    again. The last line is the summary as JSON, which is also written to a file; with --json it is
+    the only one, and the story goes to stderr. Exit status 1 if anything was not as promised, or
+    a fault did not happen.
 
     \b
     Example:

@@ -28,9 +28,12 @@ WORKERS = 2
 
 def live(settings: Settings, console: Console, port: int) -> None:
     """Until Ctrl-C."""
-    with shop(settings) as url, Cast("faultline.demo.shop:app", url, settings.schema) as cast:
+    with (
+        shop(settings) as (url, schema),
+        Cast("faultline.demo.shop:app", url, schema) as cast,
+    ):
         workers = [cast.enter(f"worker-{n}", "--concurrency", "4") for n in range(WORKERS)]
-        app = App(url, schema=settings.schema)
+        app = App(url, schema=schema)
         stalling = Stalling(lambda: [worker.pid for worker in workers if worker.poll() is None])
         with beside(service(app, stalling=stalling), "127.0.0.1", port) as address, orders(app):
             console.print(f"\nThe dashboard: [bold]{address}/dashboard[/bold]", soft_wrap=True)

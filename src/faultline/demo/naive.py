@@ -43,9 +43,8 @@ RETRY_SECONDS = 0.2
 MAX_ATTEMPTS = 10
 
 SETUP = """
-drop schema if exists faultline_naive cascade;
-create schema faultline_naive;
-create table faultline_naive.job (
+create schema {home};
+create table {home}.job (
     id               bigint generated always as identity primary key,
     payload          jsonb not null,
     state            text not null default 'queued'
@@ -56,17 +55,17 @@ create table faultline_naive.job (
     lease_expires_at timestamptz,
     error            text
 );
-create index on faultline_naive.job (run_at) where state = 'queued';
-create index on faultline_naive.job (lease_expires_at) where state = 'running';
+create index on {home}.job (run_at) where state = 'queued';
+create index on {home}.job (lease_expires_at) where state = 'running';
 """
-CLEAR_UP = "drop schema if exists faultline_naive cascade"
+CLEAR_UP = "drop schema if exists {home} cascade"
 
 # Queued jobs that are due, and those whose worker has let its lease expire.
 CLAIM = """
-update faultline_naive.job
+update {home}.job
    set state = 'running', attempts = attempts + 1, owner = %(owner)s,
        lease_expires_at = clock_timestamp() + make_interval(secs => %(lease)s)
- where id = (select id from faultline_naive.job
+ where id = (select id from {home}.job
               where attempts < %(most)s
                 and (state = 'queued' and run_at <= clock_timestamp()
                      or state = 'running' and lease_expires_at < clock_timestamp())
@@ -74,20 +73,20 @@ update faultline_naive.job
 returning id, payload, attempts
 """
 RENEW = """
-update faultline_naive.job
+update {home}.job
    set lease_expires_at = clock_timestamp() + make_interval(secs => %(lease)s)
  where owner = %(owner)s and state = 'running'
 """
 GIVE_UP = """
-update faultline_naive.job set state = 'failed', error = coalesce(error, 'worker lost')
+update {home}.job set state = 'failed', error = coalesce(error, 'worker lost')
  where state = 'running' and lease_expires_at < clock_timestamp() and attempts >= %(most)s
 """
 COMPLETE = """
-update faultline_naive.job set state = 'done', owner = null, lease_expires_at = null
+update {home}.job set state = 'done', owner = null, lease_expires_at = null
  where id = %(id)s and state = 'running'
 """
 RETRY = """
-update faultline_naive.job
+update {home}.job
    set state = case when attempts >= %(most)s then 'failed' else 'queued' end,
        run_at = clock_timestamp() + make_interval(secs => %(delay)s),
        owner = null, lease_expires_at = null, error = %(error)s
@@ -95,15 +94,18 @@ update faultline_naive.job
 """
 
 
-def enqueue(conn: Connection, payloads: Sequence[dict[str, Any]]) -> list[int]:
+def at_home(statement: str, schema: str) -> str:
+    """The statement, for the queue beside the installation of Faultline in this schema."""
+    return statement.replace("{home}", f"{schema}_naive")
+
+
+def enqueue(conn: Connection, schema: str, payloads: Sequence[dict[str, Any]]) -> list[int]:
     """Accept jobs, all or none; answers with their ids."""
+    accept = at_home("insert into {home}.job (payload) values (%s) returning id", schema)
     ids = []
     with conn.transaction(), conn.cursor() as cursor:
         for payload in payloads:
-            cursor.execute(
-                "insert into faultline_naive.job (payload) values (%s) returning id",
-                (Jsonb(payload),),
-            )
+            cursor.execute(accept, (Jsonb(payload),))
             ids += [row[0] for row in cursor.fetchall()]
     return ids
 
@@ -111,8 +113,9 @@ def enqueue(conn: Connection, payloads: Sequence[dict[str, Any]]) -> list[int]:
 class Transaction:
     """What the handler writes, and the job's completion: in one commit, or neither."""
 
-    def __init__(self, conn: Connection, job_id: int) -> None:
+    def __init__(self, conn: Connection, schema: str, job_id: int) -> None:
         self._conn = conn
+        self._schema = schema
         self._job_id = job_id
 
     def execute(self, statement: Any, parameters: Any = None) -> Any:
@@ -121,7 +124,7 @@ class Transaction:
 
     def complete(self) -> None:
         """The job is done."""
-        self._conn.execute(COMPLETE, {"id": self._job_id})
+        self._conn.execute(at_home(COMPLETE, self._schema), {"id": self._job_id})
 
 
 @dataclass(frozen=True)
@@ -132,12 +135,13 @@ class Job:
     payload: dict[str, Any]
     attempt: int
     conn: Connection
+    schema: str
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """Commits on leaving the block, rolls back on an error."""
         with self.conn.transaction():
-            yield Transaction(self.conn, self.id)
+            yield Transaction(self.conn, self.schema, self.id)
 
 
 Handler = Callable[[Job], None]
@@ -147,9 +151,10 @@ class Worker:
     """One process: some threads that claim and run, one that keeps the leases."""
 
     def __init__(
-        self, url: str, handler: Handler, *, concurrency: int, lease_seconds: float
+        self, url: str, schema: str, handler: Handler, *, concurrency: int, lease_seconds: float
     ) -> None:
         self._url = url
+        self._schema = schema
         self._handler = handler
         self._lease_seconds = lease_seconds
         self._owner = f"{socket.gethostname()}-{os.getpid()}"
@@ -181,14 +186,15 @@ class Worker:
                 self._stopping.wait(POLL_SECONDS)
 
     def _work_on(self, conn: Connection) -> None:
+        claim = at_home(CLAIM, self._schema)
         facts = {"owner": self._owner, "lease": self._lease_seconds, "most": MAX_ATTEMPTS}
         while not self._stopping.is_set():
-            claimed = conn.execute(CLAIM, facts).fetchone()
+            claimed = conn.execute(claim, facts).fetchone()
             if claimed is None:
                 self._stopping.wait(POLL_SECONDS)
                 continue
             job_id, payload, attempt = claimed
-            job = Job(job_id, payload, attempt, conn)
+            job = Job(job_id, payload, attempt, conn, self._schema)
             try:
                 self._handler(job)
             except Exception as error:
@@ -198,15 +204,15 @@ class Worker:
         """On a connection of its own, since the job's may be why; if none, the lease expires."""
         facts = {"id": job.id, "delay": RETRY_SECONDS, "error": repr(error), "most": MAX_ATTEMPTS}
         with suppress(psycopg.OperationalError), self._connect() as conn:
-            conn.execute(RETRY, facts)
+            conn.execute(at_home(RETRY, self._schema), facts)
 
     def _keep(self) -> None:
         facts = {"owner": self._owner, "lease": self._lease_seconds, "most": MAX_ATTEMPTS}
         while not self._idle.is_set():
             with suppress(psycopg.OperationalError), self._connect() as conn:
                 while not self._idle.wait(self._lease_seconds / 3):
-                    conn.execute(RENEW, facts)
-                    conn.execute(GIVE_UP, facts)
+                    conn.execute(at_home(RENEW, self._schema), facts)
+                    conn.execute(at_home(GIVE_UP, self._schema), facts)
 
 
 def main() -> int:
@@ -218,13 +224,14 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, default=2)
     parser.add_argument("--lease-seconds", type=float, default=30.0)
     arguments = parser.parse_args()
-    url = Settings.from_environment().database_url
-    if url is None:
+    settings = Settings.from_environment()
+    if settings.database_url is None:
         parser.error("set FAULTLINE_DATABASE_URL")
     module, _, name = arguments.handler.partition(":")
     handler: Handler = getattr(importlib.import_module(module), name)
     Worker(
-        url,
+        settings.database_url,
+        settings.schema,
         handler,
         concurrency=arguments.concurrency,
         lease_seconds=arguments.lease_seconds,

@@ -10,9 +10,8 @@ from faultline.context import Context
 QUEUE = "shop"
 LEASE_SECONDS = 2.0
 SETUP = """
-drop schema if exists faultline_demo cascade;
-create schema faultline_demo;
-create table faultline_demo.charge (order_id int, job_id uuid, token bigint);
+create schema {schema}_shop;
+create table {schema}_shop.charge (order_id int, job_id uuid, token bigint);
 """
 
 app = App()
@@ -24,7 +23,7 @@ def charge(ctx: Context, order_id: int) -> dict[str, int]:
     time.sleep(1.0)  # the payment provider thinks: long enough to be stopped meanwhile
     with app.connect(autocommit=False) as conn:
         conn.execute(
-            "insert into faultline_demo.charge values (%s, %s, %s)",
+            f"insert into {app.schema}_shop.charge values (%s, %s, %s)",
             (order_id, ctx.job_id, ctx.token),
         )
         ctx.assert_fence(conn)  # last, then the commit

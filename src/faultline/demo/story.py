@@ -128,7 +128,7 @@ def judge(conn: Any, schema: str, jobs: list[UUID]) -> Played:
     """Look at what is there now."""
     reading = Reading(schema)
     expired, succeeded = reading.attempts(conn, jobs[0])
-    charges = conn.execute("select order_id, token from faultline_demo.charge order by 1, 2")
+    charges = conn.execute(f"select order_id, token from {schema}_shop.charge order by 1, 2")
     return Played(
         charges=charges.fetchall(),
         states=[str((reading.job(conn, job_id) or {}).get("state")) for job_id in jobs],
@@ -147,7 +147,7 @@ def contrast(url: str, schema: str, console: Console) -> dict[str, Any]:
         f"token. {len(schedule.faults)} of the jobs have their worker stopped, killed or cut off:",
         soft_wrap=True,
     )
-    with arena(url), progress(console) as listener:
+    with arena(url, schema), progress(console) as listener:
         found = compare(url, schema, schedule, listener)
     console.print(table([found]))
     return found
@@ -198,12 +198,12 @@ def tell(settings: Settings, console: Console, command: str) -> Told:
     if settings.database_url is None:
         console.print("Starting PostgreSQL …", style="dim")
     timeline = Timeline(console)
-    with shop(settings) as url:
-        with Cast("faultline.demo.shop:app", url, settings.schema, timeline) as cast:
-            played = play(url, settings.schema, cast, timeline)
+    with shop(settings) as (url, schema):
+        with Cast("faultline.demo.shop:app", url, schema, timeline) as cast:
+            played = play(url, schema, cast, timeline)
         charged = ", ".join(f"order {order} under token {token}" for order, token in played.charges)
         console.print(
             f"Charges in the shop's own table: {len(played.charges)} ({charged}).", soft_wrap=True
         )
-        found = contrast(url, settings.schema, console)
+        found = contrast(url, schema, console)
     return Told(summarise(played, found, command), found["invalid"])

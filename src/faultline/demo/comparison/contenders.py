@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
+from faultline.app import App
 from faultline.demo import naive
-from faultline.demo.comparison.orders import QUEUE, order
+from faultline.demo.comparison.orders import QUEUE, take_orders
 from faultline.demo.comparison.schedule import LEASE_SECONDS
 from faultline.demo.comparison.tables import Connection
 from faultline.reading import Reading, Record
@@ -41,6 +42,7 @@ class Contender(Protocol):
     """A queue under test. Jobs are numbered from 0 in the order in which they are enqueued."""
 
     name: str
+    schema: str  # of Faultline; what belongs to this run stands beside it
 
     @property
     def command(self) -> list[str]:
@@ -78,6 +80,7 @@ class Faultline:
 
     def enqueue(self, conn: Connection, payloads: Sequence[dict[str, Any]]) -> None:
         """All at once, with the task's own settings."""
+        order = take_orders(App(schema=self.schema))
         with conn.transaction():
             self._ids = [job.id for job in order.options(connection=conn).enqueue_many(payloads)]
 
@@ -110,6 +113,7 @@ class Faultline:
 class Naive:
     """Processes of faultline.demo.naive."""
 
+    schema: str
     name: str = "naive"
     _ids: list[int] = field(default_factory=list)
 
@@ -127,7 +131,7 @@ class Naive:
 
     def enqueue(self, conn: Connection, payloads: Sequence[dict[str, Any]]) -> None:
         """All at once."""
-        self._ids = naive.enqueue(conn, payloads)
+        self._ids = naive.enqueue(conn, self.schema, payloads)
 
     def ended(self, conn: Connection) -> int:
         """Done or given up."""
@@ -140,8 +144,5 @@ class Naive:
         return Findings(done, None, None, None)
 
     def _states(self, conn: Connection) -> dict[int, str]:
-        return dict(
-            conn.execute(
-                "select id, state from faultline_naive.job where id = any (%s)", (self._ids,)
-            ).fetchall()
-        )
+        asked = naive.at_home("select id, state from {home}.job where id = any (%s)", self.schema)
+        return dict(conn.execute(asked, (self._ids,)).fetchall())

@@ -85,6 +85,7 @@ class Drive:
         self.ended = 0
         self.faults: list[Injected] = []
         self._url = url
+        self._schema = contender.schema
         self._conn = conn
         self._run = f"{contender.name}-{uuid.uuid4().hex[:12]}"
         self._due = {fault.job: fault for fault in schedule.faults}
@@ -132,13 +133,13 @@ class Drive:
                 status = member.process.returncode
                 self._complaint = f"{member.name} ended by itself with {status}: {self._tail()}"
                 return
-        for job, pid in calls(self._conn, self._run):
+        for job, pid in calls(self._conn, self._schema, self._run):
             called = self._crew.get(pid)
             if called is None:
-                forget(self._conn, self._run, pid)
+                forget(self._conn, self._schema, self._run, pid)
             elif called.stalled is None:  # else it is hit when it is awake again
                 self._inject(self._due.pop(job), called)
-                answer(self._conn, self._run, job)
+                answer(self._conn, self._schema, self._run, job)
         before, self.ended = self.ended, self.contender.ended(self._conn)
         if self.ended != before:
             self._moved = time.monotonic()
@@ -157,7 +158,7 @@ class Drive:
         return Run(
             self.contender.name,
             self.schedule,
-            count(self._conn, self._run),
+            count(self._conn, self._schema, self._run),
             self.contender.findings(self._conn),
             self.faults,
             self.contender.ended(self._conn) == len(self.schedule),
@@ -175,6 +176,7 @@ class Drive:
             env={
                 **os.environ,
                 "FAULTLINE_DATABASE_URL": make_conninfo(self._url, application_name=name),
+                "FAULTLINE_SCHEMA": self._schema,
             },
             stdout=subprocess.DEVNULL,
             stderr=self._log,

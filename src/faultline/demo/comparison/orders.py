@@ -16,8 +16,9 @@ from faultline.config import Settings
 from faultline.context import Context
 from faultline.demo import naive
 from faultline.demo.comparison.schedule import LEASE_SECONDS
-from faultline.demo.comparison.tables import EFFECT, begin, call, harness
+from faultline.demo.comparison.tables import EFFECT, at_home, begin, call, harness
 from faultline.retry import Backoff
+from faultline.task import Task
 
 QUEUE = "comparison"
 
@@ -42,17 +43,18 @@ class Attempt(Protocol):
 def fulfil(attempt: Attempt, run: str, job: int, work_seconds: float, point: str | None) -> None:
     """The handler. At `point` it calls for its fault, on a connection that is no queue's."""
     pid = os.getpid()
-    url = Settings.from_environment().database_url
-    assert url is not None
-    with harness(url) as conn:
-        begin(conn, run, job, pid)
+    settings = Settings.from_environment()
+    schema = settings.schema
+    assert settings.database_url is not None
+    with harness(settings.database_url) as conn:
+        begin(conn, schema, run, job, pid)
         time.sleep(work_seconds)
         if point == "before_write":
-            call(conn, run, job, pid)
+            call(conn, schema, run, job, pid)
         with attempt.transaction() as tx:
-            tx.execute(EFFECT, (run, job, pid))
+            tx.execute(at_home(EFFECT, schema), (run, job, pid))
             if point == "before_commit":
-                call(conn, run, job, pid)
+                call(conn, schema, run, job, pid)
             tx.complete()
 
 
@@ -61,16 +63,22 @@ def naively(job: naive.Job) -> None:
     fulfil(job, **job.payload)
 
 
-app = App()
+def take_orders(app: App) -> Task[..., Any]:
+    """The task of this app, wherever its installation is."""
+    taken: Task[..., Any] = app.task(
+        queue=QUEUE,
+        lease_seconds=LEASE_SECONDS,
+        max_attempts=naive.MAX_ATTEMPTS,
+        max_crashes=naive.MAX_ATTEMPTS,
+        retry=Backoff(naive.RETRY_SECONDS, naive.RETRY_SECONDS),
+    )(order)
+    return taken
 
 
-@app.task(
-    queue=QUEUE,
-    lease_seconds=LEASE_SECONDS,
-    max_attempts=naive.MAX_ATTEMPTS,
-    max_crashes=naive.MAX_ATTEMPTS,
-    retry=Backoff(naive.RETRY_SECONDS, naive.RETRY_SECONDS),
-)
 def order(ctx: Context, run: str, job: int, work_seconds: float, point: str | None) -> None:
     """For Faultline."""
     fulfil(ctx, run, job, work_seconds, point)
+
+
+app = App()
+take_orders(app)

@@ -20,24 +20,25 @@ Listener = Callable[[Drive], None]
 
 
 @contextmanager
-def arena(url: str) -> Iterator[None]:
+def arena(url: str, schema: str) -> Iterator[None]:
     """The tables of the harness and of the naive queue; both go again."""
     with tables.harness(url) as conn:
-        conn.execute(tables.SETUP)
-        conn.execute(naive.SETUP)
+        for home in (tables, naive):
+            conn.execute(home.at_home(home.CLEAR_UP, schema))  # of a run that was killed
+            conn.execute(home.at_home(home.SETUP, schema))
     try:
         yield
     finally:
         with tables.harness(url) as conn:
-            conn.execute(tables.CLEAR_UP)
-            conn.execute(naive.CLEAR_UP)
+            for home in (tables, naive):
+                conn.execute(home.at_home(home.CLEAR_UP, schema))
 
 
 def compare(
     url: str, schema: str, schedule: Schedule, listener: Listener | None = None
 ) -> dict[str, Any]:
     """One fault rate: what came out for each, and why it would be invalid."""
-    contenders: list[Contender] = [Faultline(schema), Naive()]
+    contenders: list[Contender] = [Faultline(schema), Naive(schema)]
     with ExitStack() as stack:
         drives = []
         for contender in contenders:

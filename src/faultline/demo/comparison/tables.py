@@ -20,17 +20,21 @@ PATIENCE_SECONDS = 30.0
 LOOK_SECONDS = 0.01
 
 SETUP = """
-drop schema if exists faultline_comparison cascade;
-create schema faultline_comparison;
-create table faultline_comparison.execution (run text, job int, pid int);
-create table faultline_comparison.effect (run text, job int, pid int);
-create table faultline_comparison.call (
+create schema {home};
+create table {home}.execution (run text, job int, pid int);
+create table {home}.effect (run text, job int, pid int);
+create table {home}.call (
     run text, job int, pid int not null, is_answered boolean not null default false,
     primary key (run, job)
 );
 """
-CLEAR_UP = "drop schema if exists faultline_comparison cascade"
-EFFECT = "insert into faultline_comparison.effect values (%s, %s, %s)"
+CLEAR_UP = "drop schema if exists {home} cascade"
+EFFECT = "insert into {home}.effect values (%s, %s, %s)"
+
+
+def at_home(statement: str, schema: str) -> str:
+    """The statement, for the tables beside the installation of Faultline in this schema."""
+    return statement.replace("{home}", f"{schema}_comparison")
 
 
 @contextmanager
@@ -43,15 +47,17 @@ def harness(url: str) -> Iterator[Connection]:
 # ── in the handler ───────────────────────────────────────────────────────────────────────────────
 
 
-def begin(conn: Connection, run: str, job: int, pid: int) -> None:
+def begin(conn: Connection, schema: str, run: str, job: int, pid: int) -> None:
     """A handler has been started."""
-    conn.execute("insert into faultline_comparison.execution values (%s, %s, %s)", (run, job, pid))
+    conn.execute(
+        at_home("insert into {home}.execution values (%s, %s, %s)", schema), (run, job, pid)
+    )
 
 
-def call(conn: Connection, run: str, job: int, pid: int) -> None:
+def call(conn: Connection, schema: str, run: str, job: int, pid: int) -> None:
     """Here a fault is due: wait for it, unless another attempt has called before."""
     called = conn.execute(
-        "insert into faultline_comparison.call values (%s, %s, %s) on conflict do nothing",
+        at_home("insert into {home}.call values (%s, %s, %s) on conflict do nothing", schema),
         (run, job, pid),
     )
     if called.rowcount == 0:
@@ -59,7 +65,7 @@ def call(conn: Connection, run: str, job: int, pid: int) -> None:
     since = time.monotonic()
     while time.monotonic() - since < PATIENCE_SECONDS:
         answered = conn.execute(
-            "select is_answered from faultline_comparison.call where (run, job) = (%s, %s)",
+            at_home("select is_answered from {home}.call where (run, job) = (%s, %s)", schema),
             (run, job),
         ).fetchone()
         if answered is None or answered[0]:
@@ -70,27 +76,26 @@ def call(conn: Connection, run: str, job: int, pid: int) -> None:
 # ── in the driver ────────────────────────────────────────────────────────────────────────────────
 
 
-def calls(conn: Connection, run: str) -> list[tuple[int, int]]:
+def calls(conn: Connection, schema: str, run: str) -> list[tuple[int, int]]:
     """(job, process) of the calls that nobody has answered."""
-    return conn.execute(
-        "select job, pid from faultline_comparison.call where run = %s and not is_answered "
-        "order by job",
-        (run,),
-    ).fetchall()
+    asked = at_home(
+        "select job, pid from {home}.call where run = %s and not is_answered order by job", schema
+    )
+    return conn.execute(asked, (run,)).fetchall()
 
 
-def answer(conn: Connection, run: str, job: int) -> None:
+def answer(conn: Connection, schema: str, run: str, job: int) -> None:
     """The fault has happened; the handler, if there still is one, goes on."""
     conn.execute(
-        "update faultline_comparison.call set is_answered = true where (run, job) = (%s, %s)",
+        at_home("update {home}.call set is_answered = true where (run, job) = (%s, %s)", schema),
         (run, job),
     )
 
 
-def forget(conn: Connection, run: str, pid: int) -> None:
+def forget(conn: Connection, schema: str, run: str, pid: int) -> None:
     """This process died of another job's fault: the next attempt calls again."""
     conn.execute(
-        "delete from faultline_comparison.call where (run, pid) = (%s, %s) and not is_answered",
+        at_home("delete from {home}.call where (run, pid) = (%s, %s) and not is_answered", schema),
         (run, pid),
     )
 
@@ -103,13 +108,13 @@ class Counted:
     effects: dict[int, int]
 
 
-def count(conn: Connection, run: str) -> Counted:
+def count(conn: Connection, schema: str, run: str) -> Counted:
     """Everything that was committed."""
 
     def per_job(table: str) -> dict[int, int]:
         return dict(
             conn.execute(
-                f"select job, count(*) from faultline_comparison.{table} where run = %s group by 1",
+                f"select job, count(*) from {schema}_comparison.{table} where run = %s group by 1",
                 (run,),
             ).fetchall()
         )
