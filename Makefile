@@ -60,12 +60,17 @@ migrate: ## bring FAULTLINE_DATABASE_URL, or compose.yml's database, or the embe
 	@PYTHON="$(PYTHON)" scripts/migrate.sh
 
 .PHONY: image
-image: .venv/.ready ## build the container image, labelled with the version (needs Docker)
-	@docker build --tag faultline --build-arg VERSION="$$($(PY) -c 'import faultline; print(faultline.__version__)')" .
+image: .venv/.ready ## build the container image, as faultline and faultline:VERSION (needs Docker)
+	@version="$$($(PY) -c 'import faultline; print(faultline.__version__)')" && \
+	  docker build --tag faultline --tag "faultline:$$version" --build-arg VERSION="$$version" .
 
 .PHONY: image-check
 image-check: .venv/.ready ## build the image and run it: a worker in it completes a job, drains (minutes; root, Debian)
 	@$(PY) -m proofs.containers.image
+
+.PHONY: docker-check
+docker-check: ## compose.yml on a real Docker, from a build to a job that a worker has done (minutes; needs Docker)
+	@scripts/docker-check.sh
 
 .PHONY: compose-check
 compose-check: .venv/.ready ## run compose.yml, and stop a worker in the middle of a job (minutes; root, Debian)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +39,11 @@ needs_helm = pytest.mark.skipif(
 
 def read(name: str) -> list[Object]:
     return list(yaml.safe_load_all((manifests.FOLDER / name).read_text()))
+
+
+def migration() -> Object:
+    [job] = [item for item in read("migrate.yaml") if item["kind"] == "Job"]
+    return job
 
 
 # ── what is written down about it ────────────────────────────────────────────────────────────────
@@ -77,6 +83,18 @@ def _paths(node: Object, schema: Object, above: str = "") -> Iterator[str]:
 def test_the_chart_is_of_this_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == chart["version"] == __version__
+
+
+def test_the_image_is_the_one_that_a_release_pushes() -> None:
+    project = tomllib.loads((manifests.ROOT / "pyproject.toml").read_text())["project"]
+    repository = project["urls"]["Source"].removeprefix("https://github.com/")
+    image = yaml.safe_load((CHART / "values.yaml").read_text())["image"]["repository"]
+    assert image == f"ghcr.io/{repository}"
+    release = (manifests.ROOT / ".github/workflows/release.yml").read_text()
+    assert "tags: ghcr.io/${{ github.repository }}:${{ needs.build.outputs.version }}" in release
+    assert f"`{image}:VERSION`" in (manifests.ROOT / "docs/how-to/containers.md").read_text()
+    [container] = migration()["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"{image}:{__version__}"
 
 
 def test_rules_and_dashboards_of_the_chart_are_no_copies() -> None:
@@ -160,8 +178,7 @@ def test_what_a_manifest_runs_answers_the_probes_it_names_and_ends_when_told(
 def test_the_migration_makes_an_installation_of_an_empty_database(
     empty_database: str, run: Any
 ) -> None:
-    [job] = read("migrate.yaml")
-    [container] = job["spec"]["template"]["spec"]["containers"]
+    [container] = migration()["spec"]["template"]["spec"]["containers"]
     process, _ = run(container, FAULTLINE_DATABASE_URL=empty_database)
     assert process.wait(DEADLINE_SECONDS) == 0
     with psycopg.connect(empty_database) as conn:
@@ -190,7 +207,7 @@ def test_a_set_of_values_becomes_objects_that_fit_the_migration_first(path: Path
         assert list(judging.schemas(found.objects, version)) == []
     assert list(judging.hardened(found.objects)) == []
     for objects in (found.installed, found.upgraded):
-        kinds = [item["kind"] for item in objects]
+        kinds = [item["kind"] for item in objects if not is_policy_of_the_migration(item)]
         assert (kinds[0], kinds.count("Job")) == ("Job", 1)
     broken = json.loads(json.dumps(found.of("Deployment")[:1]))
     pod = broken[0]["spec"]["template"]["spec"]
@@ -198,6 +215,33 @@ def test_a_set_of_values_becomes_objects_that_fit_the_migration_first(path: Path
     del pod["automountServiceAccountToken"]
     assert "imagePullPolice" in "".join(judging.schemas(broken, judging.VERSIONS[0]))
     assert "a token of the cluster" in "".join(judging.hardened(broken))
+
+
+def is_policy_of_the_migration(item: Object) -> bool:
+    return (item["kind"], item["metadata"]["name"]) == ("NetworkPolicy", "shop-faultline-migrate")
+
+
+@needs_helm
+def test_the_migration_may_reach_the_database_before_it_starts_and_all_others_as_much() -> None:
+    """Also in a namespace that denies everything: the other policies come after the hook."""
+    found = rendered(values_of(CHART / "ci" / "production-values.yaml"))
+    for objects in (found.installed, found.upgraded):
+        assert is_policy_of_the_migration(objects[0])
+        assert objects[1]["kind"] == "Job"
+    policy, job = found.installed[:2]
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    [everybody] = [
+        item["spec"]
+        for item in found.of("NetworkPolicy")
+        if item["metadata"]["name"] == "shop-faultline-database"
+    ]
+    assert policy["spec"]["egress"] == everybody["egress"]
+    names, database, tracing = everybody["egress"]
+    assert {port["port"] for port in names["ports"]} == {53}
+    assert [port["port"] for port in database["ports"]] == [5432, 6432]
+    assert database["to"] == [{"ipBlock": {"cidr": "10.20.0.0/24"}}]
+    assert [port["port"] for port in tracing["ports"]] == [4317]
 
 
 @needs_helm
@@ -239,3 +283,19 @@ def keda_asks(stage: Stage, chart: Rendered) -> None:
 def test_a_value_that_is_not_known_is_refused() -> None:
     with pytest.raises(Refused, match="wrokers"):
         rendered({"wrokers": {}})
+
+
+@needs_helm
+def test_a_pool_cannot_have_a_minimum_above_its_maximum() -> None:
+    bounds = {"enabled": True, "minReplicas": 3, "maxReplicas": 3}
+    pool = {"name": "a", "queues": ["a"]}
+    for key in ("autoscaling", "keda"):
+        rendered({"workers": {"pools": [{**pool, key: bounds}]}})
+        crossed = {**pool, key: {**bounds, "minReplicas": 4}}
+        with pytest.raises(Refused, match=rf"worker-a: {key}.minReplicas is more"):
+            rendered({"workers": {"pools": [crossed]}})
+
+
+def test_the_migration_ends_before_helm_loses_its_patience() -> None:
+    """Which is 5 minutes, when nothing else is said."""
+    assert migration()["spec"]["activeDeadlineSeconds"] < 5 * 60

@@ -26,6 +26,7 @@ from faultline.launcher import Server
 from faultline.migrate import migrate
 from faultline.worker import WorkerOptions
 from tests.prometheus import needs_promtool
+from tests.test_chart import DEPLOYMENTS
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -113,6 +114,14 @@ def test_every_container_of_ours_has_a_root_that_is_read_only_and_no_capability(
         assert one["security_opt"] == ["no-new-privileges:true"]
 
 
+def test_each_image_is_built_by_exactly_one_service_and_ours_is_never_pulled() -> None:
+    """Two builds of one tag, side by side, fail on a machine that does not have it yet."""
+    built = [one["image"] for one in SERVICES.values() if "build" in one]
+    assert built == ["faultline"]
+    assert "build" in SERVICES["migrate"], "which is what everything else waits for"
+    assert {one["pull_policy"] for one in OURS.values()} == {"never"}
+
+
 def test_every_component_waits_for_the_migration_and_logs_in_as_itself() -> None:
     assert SERVICES["migrate"]["depends_on"]["postgres"]["condition"] == "service_healthy"
     done = {"condition": "service_completed_successfully"}
@@ -121,17 +130,35 @@ def test_every_component_waits_for_the_migration_and_logs_in_as_itself() -> None
         assert SERVICES[name]["depends_on"] == {"prepare": done}
         given = SERVICES[name]["environment"]
         assert given["FAULTLINE_DATABASE_URL"] == f"postgresql://{name}@postgres/faultline"
-        assert given["PGPASSWORD"] == f"${{{name.upper()}_PASSWORD:-not-a-secret}}"
+        assert given["PGPASSWORD"] == f"${{{name.upper()}_PASSWORD-not-a-secret}}"
     assert module("deploy/compose/prepare.py").LOGINS.keys() == set(NAMES)
 
 
 def test_every_password_and_token_can_be_chosen_and_the_default_says_that_it_is_none() -> None:
     text = (ROOT / "compose.yml").read_text()
-    chosen = dict(re.findall(r"\$\{(\w+):-([^}]*)\}", text))
+    chosen = dict(re.findall(r"\$\{(\w+)-([^}]*)\}", text))
     assert all(default.startswith("not-a-secret") for default in chosen.values())
     example = (ROOT / "deploy/compose/env.example").read_text()
     assert set(re.findall(r"^(\w+)=$", example, re.MULTILINE)) == chosen.keys()
-    assert not re.search(r"\$\{\w+\}", text)
+    assert not re.search(r"\$\{\w+(:-[^}]*)?\}", text), "an empty one is not the default"
+    checked = SERVICES["prepare"]["environment"].keys() | {"POSTGRES_PASSWORD"}
+    assert chosen.keys() <= checked, "PostgreSQL's image refuses an empty one by itself"
+    assert SERVICES["grafana"]["depends_on"] == SERVICES["api"]["depends_on"]
+
+
+@pytest.mark.parametrize("name", ["API_PASSWORD", "FAULTLINE_API_TOKEN", "GRAFANA_PASSWORD"])
+def test_a_line_of_env_that_was_not_filled_in_is_refused(name: str) -> None:
+    chosen = {f"{login.upper()}_PASSWORD": "chosen" for login in NAMES}
+    done = subprocess.run(
+        [sys.executable, "deploy/compose/prepare.py"],
+        env={"PATH": os.defpath, **chosen, name: ""},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = f"empty: {name}; fill them in in .env, or leave them out of it\n"
+    assert (done.returncode, done.stderr) == (1, said)
 
 
 def test_whatever_is_mounted_exists_and_is_read_only() -> None:
@@ -225,11 +252,11 @@ def test_each_login_may_do_its_part_and_no_more_and_has_the_password_given_last(
     server: Server,
 ) -> None:
     may = {  # of each login, what it may do
-        "select faultline.enqueue('charge')": {"api", "worker"},
-        "select faultline.leave('w')": {"worker"},
-        "select * from faultline.jobs": {"api", "inspector", "reconciler"},
+        "select faultline.enqueue('charge')": {"api", "reconciler", "worker"},
+        "select faultline.leave('w')": {"reconciler", "worker"},
+        "select * from faultline.jobs": {"api", "inspector"},
         "select * from faultline.reconcile()": {"api", "reconciler", "worker"},
-        "select faultline.pause('default', false)": {"api", "reconciler"},
+        "select faultline.pause('default', false)": {"api"},
         "insert into charge (order_id) values (7)": {"worker"},
         "select * from faultline.job": set(),
         "delete from faultline.lease": set(),
@@ -249,6 +276,18 @@ def test_each_login_may_do_its_part_and_no_more_and_has_the_password_given_last(
                 except psycopg.errors.InsufficientPrivilege:
                     pass
     assert found == may
+
+
+def test_each_login_is_in_the_roles_that_the_chart_wants_for_it() -> None:
+    wanted = {file.removesuffix(".yaml"): {*roles} for file, roles, _ in DEPLOYMENTS}
+    logins = module("deploy/compose/prepare.py").LOGINS
+    given = {
+        name.replace("worker", "workers"): {
+            group.removeprefix("faultline_") for group in groups if group.startswith("faultline_")
+        }
+        for name, groups in logins.items()
+    }
+    assert given == wanted
 
 
 def test_a_group_that_a_login_should_not_have_is_taken_from_it(server: Server) -> None:

@@ -235,6 +235,8 @@ def test_metrics_need_the_read_token_where_tokens_are_set(stage: Stage) -> None:
 def test_the_inspector_serves_them_too(stage: Stage) -> None:
     stage.enqueue("work")
     with Serving(stage.url, "inspector", "serve") as serving:
+        checked = "invariants_checked_timestamp_seconds"
+        until(lambda: scraped(serving.client).sum(checked) > 0, "the invariants are checked")
         found = scraped(serving.client)
         assert found.sum("queue_depth", state="queued") == 1
         ours = {

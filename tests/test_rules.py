@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.workers import Ground, Process
 ROOT = Path(__file__).parent.parent
 BOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 RUNBOOKS = ROOT / "docs" / "how-to" / "runbooks.md"
+VARIABLE = re.compile(r"\$\w+")
 NAME = re.compile(r"\bfaultline_\w+")
 
 
@@ -40,7 +42,8 @@ def queries() -> list[str]:
     for board in BOARDS:
         for panel in json.loads(board.read_text())["panels"]:
             found += [target["expr"] for target in panel.get("targets", ())]
-    return [q.replace("$__rate_interval", "30s").replace("$queue", ".*") for q in found]
+    filled = {"$__rate_interval": "30s", "$queue": ".*", "$namespace": ".*"}
+    return [VARIABLE.sub(lambda name: filled[name[0]], query) for query in found]
 
 
 def base(name: str) -> str:
@@ -70,12 +73,14 @@ def test_every_alert_has_a_severity_and_a_runbook() -> None:
     headings = {
         heading.lower() for heading in re.findall(r"^## (\w+)$", RUNBOOKS.read_text(), re.M)
     }
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
     alerts = {rule["alert"] for rule in rules("alert")}
     assert headings == {name.lower() for name in alerts}
     for rule in rules("alert"):
         assert rule["labels"]["severity"] in ("warning", "critical")
         anchor = rule["alert"].lower()
-        assert rule["annotations"]["runbook_url"] == f"docs/how-to/runbooks.md#{anchor}"
+        page = f"{source}/blob/main/{RUNBOOKS.relative_to(ROOT).as_posix()}"
+        assert rule["annotations"]["runbook_url"] == f"{page}#{anchor}", "see docs/releasing.md"
         assert rule["annotations"]["summary"]
 
 
@@ -88,12 +93,32 @@ def test_every_alert_is_tested_both_firing_and_not_firing() -> None:
     assert seen == {rule["alert"]: {True, False} for rule in rules("alert")}
 
 
+def test_no_rule_lets_one_installation_hide_another() -> None:
+    """Whatever is aggregated or matched is so by namespace."""
+    together = re.compile(r"\b(?:sum|max|min|avg|count|group|by|on)\b(?! *by) *\((?!namespace\b)")
+    for rule in [*rules("record"), *rules("alert")]:
+        assert not together.findall(rule["expr"]), rule
+
+
+def test_every_query_of_a_dashboard_is_of_the_chosen_namespaces() -> None:
+    for board in BOARDS:
+        content = json.loads(board.read_text())
+        names = [variable["name"] for variable in content["templating"]["list"]]
+        assert names == ["datasource", "namespace", "queue"]
+        for panel in content["panels"]:
+            for target in panel.get("targets", ()):
+                selectors = re.findall(r"\bfaultline_\w+(\{[^}]*\})?", target["expr"])
+                assert selectors
+                assert all('namespace=~"$namespace"' in chosen for chosen in selectors), target
+
+
 @needs_promtool
 @pytest.mark.parametrize(
     "command",
     [
         ["check", "rules", "faultline.rules.yml"],
         ["test", "rules", "faultline.tests.yml"],
+        ["test", "rules", "namespaces.tests.yml"],
         ["check", "config", "prometheus.yml"],
     ],
     ids=" ".join,

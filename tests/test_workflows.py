@@ -104,6 +104,14 @@ def test_every_target_that_a_workflow_makes_exists() -> None:
     assert [t for t in targets if not re.search(rf"^{t}:.*## ", makefile, re.MULTILINE)] == []
 
 
+def test_no_image_is_pushed_before_it_has_run() -> None:
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    assert "containers" in release["image"]["needs"]
+    for jobs in (release, ci):
+        assert {"run": "make docker-check"} in jobs["containers"]["steps"]
+
+
 def test_the_matrix_has_every_python_and_postgresql_that_is_promised() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     promised = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))

@@ -4,7 +4,8 @@ the tables of the application. Run again, it sets the passwords that the environ
     python prepare.py tables.sql
 
 The password of a login is in LOGIN_PASSWORD (WORKER_PASSWORD …); it reaches the server only as a
-SCRAM verifier, so that no log has it.
+SCRAM verifier, so that no log has it. A password or token that is there and empty, also of somebody
+who waits for this, is refused: a line of .env that was not filled in is no choice.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from psycopg import sql
 LOGINS = {
     "api": ("faultline_reader", "faultline_producer", "faultline_operator", "pg_read_all_stats"),
     "inspector": ("faultline_reader", "pg_read_all_stats"),
-    "reconciler": ("faultline_operator",),
+    "reconciler": ("faultline_worker",),
     "worker": ("faultline_worker",),
 }
 
 
 def main(files: list[str]) -> None:
-    """All of it in one transaction."""
+    """All of it in one transaction, if no password or token is empty."""
+    secrets = {name for name in os.environ if name.endswith(("_PASSWORD", "_TOKEN"))}
+    if empty := sorted(name for name in secrets if not os.environ[name]):
+        sys.exit(f"empty: {', '.join(empty)}; fill them in in .env, or leave them out of it")
     with psycopg.connect(os.environ["FAULTLINE_DATABASE_URL"]) as conn:
         for login, groups in LOGINS.items():
             make_login(conn, login, groups, os.environ[f"{login.upper()}_PASSWORD"])

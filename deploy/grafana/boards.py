@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from panels import Panel, Row, dashboard, increase, number, quantile, rate
+from panels import Panel, Row, dashboard, increase, number, oldest, quantile, rate
 
 QUEUE = '{queue=~"$queue"}'
 
@@ -24,11 +24,16 @@ CORRECTNESS = (
                 says="Each was refused by the database: nothing was written. It says that a worker "
                 "came back after its lease was lost.",
             ),
+            number(
+                "Invariants broken",
+                "sum(max by (namespace, invariant) (faultline_invariant_violations))",
+                says="Rows that contradict what is promised of every job. 0, always.",
+            ),
             number("Risk", "max(faultline_stale_risk_score)", red_from=60),
             number("Leases expired", 'max(faultline_leases{state="expired"})'),
             number(
                 "Quarantined",
-                'sum(max by (queue) (faultline_queue_depth{state="quarantined"}))',
+                'sum(max by (namespace, queue) (faultline_queue_depth{state="quarantined"}))',
             ),
             number("Workers silent", 'max(faultline_workers{state="silent"})'),
             Panel(
@@ -93,7 +98,7 @@ CORRECTNESS = (
                 "Since the last round of a reconciler",
                 "s",
                 {
-                    "reconciler": "time() - max(faultline_reconciler_last_round_timestamp_seconds)",
+                    "reconciler": oldest("faultline_reconciler_last_round_timestamp_seconds"),
                     "due jobs not queued": "max(faultline_scheduled_overdue_seconds)",
                 },
             ),
@@ -109,6 +114,18 @@ CORRECTNESS = (
                 "A failover to an asynchronous one may lose completions: those jobs run again.",
             ),
             Panel("Workers", "short", {"{{state}}": "max by (state) (faultline_workers)"}),
+            Panel(
+                "Since the last check of the invariants",
+                "s",
+                {"check": oldest("faultline_invariants_checked_timestamp_seconds")},
+                "Made every ten minutes, by each API that is scraped.",
+            ),
+            Panel(
+                "Rows that break an invariant",
+                "short",
+                {"{{invariant}}": "max by (invariant) (faultline_invariant_violations)"},
+                "As the last check saw them.",
+            ),
         ),
     ),
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 COLUMNS = 24
+SELECTOR = re.compile(r"\b(faultline_\w+)(?:\{([^}]*)\})?")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,22 @@ def quantile(share: float, metric: str, by: str = "", where: str = "") -> str:
     return f"histogram_quantile({share}, {rate(f'{metric}_bucket', labels, where)})"
 
 
+def oldest(metric: str) -> str:
+    """For how long it has not happened in the namespace where that is the longest."""
+    return f"max(time() - max by (namespace) ({metric}))"
+
+
+def chosen(query: str) -> str:
+    """The query, of the chosen namespaces only. All are `.*`, which also fits where there is no
+    such label."""
+    return SELECTOR.sub(
+        lambda found: "".join(
+            (found[1], "{", f"{found[2]}, " if found[2] else "", 'namespace=~"$namespace"}')
+        ),
+        query,
+    )
+
+
 def number(
     title: str, query: str, unit: str = "short", *, red_from: float = 1, says: str = ""
 ) -> Panel:
@@ -64,7 +82,7 @@ def dashboard(uid: str, title: str, rows: tuple[Row, ...]) -> dict[str, Any]:
         "editable": True,
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [_datasource(), _queue()]},
+        "templating": {"list": [_datasource(), *_choices()]},
         "annotations": {"list": []},
         "panels": list(_panels(rows)),
     }
@@ -79,13 +97,20 @@ def _datasource() -> dict[str, Any]:
     }
 
 
-def _queue() -> dict[str, Any]:
+def _choices() -> list[dict[str, Any]]:
+    return [
+        _choice("namespace", "Namespace", "faultline_database_up"),
+        _choice("queue", "Queue", chosen("faultline_queue_depth")),
+    ]
+
+
+def _choice(name: str, label: str, series: str) -> dict[str, Any]:
     return {
-        "name": "queue",
-        "label": "Queue",
+        "name": name,
+        "label": label,
         "type": "query",
         "datasource": SOURCE,
-        "query": {"query": "label_values(faultline_queue_depth, queue)", "refId": "queue"},
+        "query": {"query": f"label_values({series}, {name})", "refId": name},
         "multi": True,
         "includeAll": True,
         "allValue": ".*",
@@ -134,7 +159,7 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
             {
                 "refId": chr(ord("A") + n),
                 "datasource": SOURCE,
-                "expr": query,
+                "expr": chosen(query),
                 "legendFormat": legend,
             }
             for n, (legend, query) in enumerate(panel.queries.items())

@@ -38,6 +38,15 @@ WRONG: list[tuple[Object, str]] = [
         },
         "not both",
     ),
+    ({"api": {"autoscaling": {"enabled": True, "minReplicas": 9}}}, "more than its maxReplicas"),
+    (
+        {
+            "workers": {
+                "defaults": {"queues": ["a"], "keda": {"enabled": True, "minReplicas": 21}},
+            }
+        },
+        "keda.minReplicas is more",
+    ),
 ]
 
 

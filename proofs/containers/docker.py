@@ -61,10 +61,11 @@ def well(service: str) -> bool:
 
 def up(arguments: list[str]) -> int:
     """All but what is left out, each when what it depends on is as compose.yml wants it."""
-    if "--build" in arguments and compose("build", "migrate") != 0:
+    services = yaml.safe_load((ROOT / "compose.yml").read_text())["services"]
+    built = [name for name, service in services.items() if "build" in service]
+    if "--build" in arguments and compose("build", *built) != 0:
         return 1
     given = [argument for argument in arguments if argument != "--build"]
-    services = yaml.safe_load((ROOT / "compose.yml").read_text())["services"]
     waiting = [name for name in services if name != LEFT_OUT]
     deadline = time.monotonic() + PATIENCE_SECONDS
     while waiting:

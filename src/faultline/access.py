@@ -1,6 +1,7 @@
 """The service's way to the database: for each request a transaction in the least role that will do.
 
     read      as reader, read only, for at most so many seconds
+    study     the same, for what reads every table
     act       as producer or operator, one verb
     server    as whoever logged in, read only: what the server says of itself
 
@@ -41,6 +42,9 @@ select set_config('jit', 'off', true), set_config('statement_timeout', %s, true)
        case when %s then set_config('transaction_read_only', 'on', true) end,
        case when to_regrole(%s::text) is not null then set_config('role', %s, true) end"""
 
+# One process of the server and no more: whoever waits for an answer comes first.
+_ALONE = "select set_config('max_parallel_workers_per_gather', '0', true)"
+
 
 class Access:
     """One installation, for the requests of one service."""
@@ -71,6 +75,17 @@ class Access:
         return self._producer.run(
             _InRole("reader", self.app.schema, lambda conn: question(reading, conn))
         )
+
+    def study(self, question: Callable[[Reading, Connection[Any]], T], seconds: int) -> T:
+        """Ask the views something large, for at most so long. How long it takes says nothing about
+        the database's answers, so it is not counted among them."""
+        reading = self.reading
+
+        def ask(conn: Connection[Any]) -> T:
+            conn.execute(_ALONE)
+            return question(reading, conn)
+
+        return self._producer.run(_InRole("reader", self.app.schema, ask, None, seconds))
 
     def act(self, role: Role, call: Call[T]) -> T:
         """Carry out one verb."""
@@ -103,14 +118,16 @@ class _InRole(Generic[T]):
     role: Role | None
     schema: str
     what: Callable[[Connection[Any]], T]
-    verb: str = ""
+    verb: str | None = ""
+    seconds: int = STATEMENT_SECONDS
 
     def run(self, conn: Connection[Any]) -> T:
         name = f"{self.schema}_{self.role}" if self.role else None
         read_only = self.role not in ("producer", "operator")
         with conn.transaction():
             try:
-                conn.execute(_SETTINGS, (f"{STATEMENT_SECONDS}s", read_only, name, name))
+                conn.execute(_SETTINGS, (f"{self.seconds}s", read_only, name, name))
             except errors.InsufficientPrivilege as error:
-                raise NotPermitted(conn.info.user, self.verb, self.schema, [str(name)]) from error
+                verb = self.verb or ""
+                raise NotPermitted(conn.info.user, verb, self.schema, [str(name)]) from error
             return self.what(conn)

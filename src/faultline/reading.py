@@ -162,9 +162,14 @@ class Reading:
         """Which tables are guarded, who is exempt, and whether anything is left open."""
         return self._select(conn, "guards", "order by target::text")
 
-    def violations(self, conn: Connection[Any]) -> list[Record]:
-        """The rows that break an invariant. Empty, always; reads every table."""
-        return self._select(conn, "violations", "order by invariant, job_id")
+    def violations(self, conn: Connection[Any], most: int | None = None) -> list[Record]:
+        """The rows that break an invariant. Empty, always; reads every table. Given a bound, first
+        one of each invariant, then another of each: none that is broken is left out."""
+        if most is None:
+            return self._select(conn, "violations", "order by invariant, job_id")
+        nth = "row_number() over (partition by invariant order by job_id) as nth"
+        rest = "order by nth, invariant limit %s"
+        return self._select(conn, "violations", rest, most, columns=f"*, {nth}")
 
     def current_epoch(self, conn: Connection[Any]) -> Record:
         """Which life of the server hands out tokens."""

@@ -60,6 +60,11 @@ def migrations() -> list[Migration]:
     ]
 
 
+def invariants() -> list[str]:
+    """The names of what must hold of every job."""
+    return [name.removesuffix(".sql") for name, _ in _files("invariants")]
+
+
 def fingerprint(schema: str) -> str:
     """What the installation's comment says when it is exactly this version."""
     body = "".join([_replaceable(schema), _text("roles.sql"), *(m.text for m in migrations())])

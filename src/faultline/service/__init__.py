@@ -12,6 +12,7 @@
     watch        one look a second for all who watch
     dashboard    all of it as pages, for a person on call
     metrics      for Prometheus: what this process did, and what only the database knows
+    invariants   whether they hold, as last checked
     tokens       who may call; requests, problem, openapi: what is common to all answers
 
 Nothing here decides about a job: it calls the verbs and reads the views, as anybody may.
@@ -29,6 +30,7 @@ from faultline.access import Access
 from faultline.risk import Limits
 from faultline.service import dashboard, inspector, jobs, metrics
 from faultline.service.health import Health
+from faultline.service.invariants import Invariants
 from faultline.service.openapi import describe
 from faultline.service.problem import install
 from faultline.service.requests import Bounded, Recorded
@@ -81,7 +83,10 @@ def service(
     web.state.health = Health(app)
     web.state.limits = limits or Limits()
     web.state.watch = Watch(web.state.access, web.state.limits)
-    web.state.gauges = metrics.Gauges(web.state.access, web.state.health, web.state.limits)
+    web.state.invariants = Invariants(web.state.access)
+    web.state.gauges = metrics.Gauges(
+        web.state.access, web.state.health, web.state.limits, web.state.invariants
+    )
     web.state.tokens = Tokens(token, read_token)
     web.state.failures = Failures()
     web.state.change = change

@@ -1,8 +1,9 @@
 """GET /metrics: what this process has done, and what only the database knows.
 
 The database's numbers are here and in no worker: any number of workers would tell the same, and ask
-for it. They are looked at once for all who scrape within a second. A database that is away costs
-the scrape nothing but these: it is answered with `faultline_database_up 0`.
+for it. They are looked at once for all who scrape within a second; the invariants, beside and once
+in ten minutes. A database that is away costs the scrape nothing but these: it is answered with
+`faultline_database_up 0`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from faultline.observing import observe
 from faultline.reading import Reading, Record
 from faultline.risk import Limits, Risk, assess
 from faultline.service.health import Health
+from faultline.service.invariants import Checked, Invariants
 from faultline.service.openapi import said
 from faultline.service.problem import Problem
 from faultline.telemetry import catalogue as metrics
@@ -70,8 +72,11 @@ async def get_metrics(request: Request) -> Response:
 class Gauges:
     """What the database says, at most so old."""
 
-    def __init__(self, access: Access, health: Health, limits: Limits) -> None:
+    def __init__(
+        self, access: Access, health: Health, limits: Limits, invariants: Invariants
+    ) -> None:
         self.access = access
+        self._invariants = invariants
         self._health = health
         self._limits = limits
         self._lock = threading.Lock()
@@ -83,7 +88,9 @@ class Gauges:
         not wait for a connection of the pool."""
         found = _known()
         if await self._health.wrong() is None:
+            self._invariants.begin()
             found.merge(await run_in_threadpool(self._recent))
+        _invariants(found, self._invariants.last)
         return found
 
     def _recent(self) -> Sums:
@@ -196,6 +203,15 @@ def _server(
     asynchronous = standbys.count - standbys.synchronous
     _set(sums, metrics.STANDBYS, standbys.synchronous, "synchronous")
     _set(sums, metrics.STANDBYS, asynchronous, "asynchronous")
+
+
+def _invariants(sums: Sums, last: Checked | None) -> None:
+    """Told also while the database is away: what was broken is not mended by that."""
+    if last is None:
+        return
+    _set(sums, metrics.CHECKED, last.at)
+    for name, number in last.broken.items():
+        _set(sums, metrics.VIOLATIONS, number, name)
 
 
 def _risk(sums: Sums, risk: Risk) -> None:

@@ -166,6 +166,12 @@ PINNED = _gauge(
 BEHIND = _gauge(
     "retention_behind_seconds", "database", "For how long something should be forgotten already."
 )
+VIOLATIONS = _gauge(
+    "invariant_violations", "database", "Rows that break it, as last checked.", "invariant"
+)
+CHECKED = _gauge(
+    "invariants_checked_timestamp_seconds", "database", "When the last check ended well."
+)
 STANDBYS = _gauge("standbys", "database", "Who follows the server, and how.", "kind")
 
 METRICS: Final[dict[str, Metric]] = {

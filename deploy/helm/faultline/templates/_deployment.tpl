@@ -17,6 +17,11 @@ the Service first; to hand back, and to write that down) is all of terminationGr
 {{- if and $scaling.enabled $keda.enabled -}}
 {{- fail (printf "%s: choose autoscaling or keda, not both" .name) -}}
 {{- end -}}
+{{- range $key, $bounds := dict "autoscaling" $scaling "keda" $keda -}}
+{{- if and $bounds.enabled (gt (int $bounds.minReplicas) (int $bounds.maxReplicas)) -}}
+{{- fail (printf "%s: %s.minReplicas is more than its maxReplicas" $name $key) -}}
+{{- end -}}
+{{- end -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:

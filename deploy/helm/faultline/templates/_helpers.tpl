@@ -55,6 +55,26 @@ faultline/pool: {{ . }}
   value: {{ .root.Values.schema | quote }}
 {{- end -}}
 
+{{/* What every component may reach, as egress rules: names, the database, and what was added. */}}
+{{- define "faultline.egress" -}}
+{{- with .Values.networkPolicy -}}
+- ports:
+    - {protocol: UDP, port: 53}
+    - {protocol: TCP, port: 53}
+- ports:
+    {{- range .databasePorts }}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+  {{- with .databaseTo }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- with .extraEgress }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
 {{/* Without root, without writing to its image, without a token of the cluster. */}}
 {{- define "faultline.podSecurity" -}}
 automountServiceAccountToken: false

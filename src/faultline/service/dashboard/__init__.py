@@ -134,7 +134,8 @@ def get_health(
     here: Here, request: Request, check: bool = False, part: str | None = None
 ) -> Response:
     """The installation itself."""
-    values = pages.health(here, request.app.state.limits, check=check)
+    invariants = request.app.state.invariants if check else None
+    values = pages.health(here, request.app.state.limits, invariants)
     return page(request, "health.html", values, part)
 
 

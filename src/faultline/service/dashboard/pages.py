@@ -17,6 +17,7 @@ from faultline.observing import observe
 from faultline.reading import Reading, Record
 from faultline.risk import Limits, Risk, assess
 from faultline.service.dashboard.timeline import drawn
+from faultline.service.invariants import MOST, Invariants
 from faultline.service.pages import page_of_jobs
 from faultline.story import moments
 
@@ -149,15 +150,14 @@ def queues(here: Access) -> dict[str, Any]:
     return {"queues": here.read(lambda reading, conn: reading.depths(conn))}
 
 
-def health(here: Access, limits: Limits, *, check: bool = False) -> dict[str, Any]:
-    """Tables, replication, retention; and the invariants, if asked: that reads every table."""
+def health(here: Access, limits: Limits, invariants: Invariants | None) -> dict[str, Any]:
+    """Tables, replication, retention; and the invariants, if given: that reads every table."""
 
     def ask(reading: Reading, conn: Connection[Any]) -> dict[str, Any]:
         return {
             "epoch": reading.current_epoch(conn),
             "settings": reading.settings(conn),
             "guards": reading.guards(conn),
-            "violations": reading.violations(conn) if check else None,
         }
 
     def look(conn: Connection[Any]) -> dict[str, Any]:
@@ -169,4 +169,11 @@ def health(here: Access, limits: Limits, *, check: bool = False) -> dict[str, An
             "server": conditions.server(conn),
         }
 
-    return {**here.read(ask), **here.server(look), "limits": limits, "checked": check}
+    return {
+        **here.read(ask),
+        **here.server(look),
+        "limits": limits,
+        "violations": invariants.check() if invariants else None,
+        "most_violations": MOST,
+        "checked": invariants is not None,
+    }
