@@ -1,4 +1,4 @@
-"""Wheel and sdist, the same bytes from the same commit, whoever builds them and when."""
+"""Wheel and sdist, the same bytes from the same commit and hatchling, whenever."""
 
 from __future__ import annotations
 
