@@ -53,13 +53,9 @@ def offspring(folder: Path) -> list[str]:
 
 
 def left_behind(url: str) -> list[str]:
-    """The demo's schemas in this database, and roles of any demo that are for nothing."""
+    """The demo's schemas in this database; roles are the whole server's, which others use."""
     with psycopg.connect(url, autocommit=True) as conn:
-        found = conn.execute(
-            "select nspname from pg_namespace where nspname ~ '^faultline_demo_' union all "
-            "select rolname from pg_roles r where rolname ~ '^faultline_demo_' and not exists "
-            "(select from pg_shdepend d where d.refobjid = r.oid)"
-        )
+        found = conn.execute("select nspname from pg_namespace where nspname ~ '^faultline_demo_'")
         return sorted(name for (name,) in found.fetchall())
 
 
