@@ -99,8 +99,16 @@ def test_an_interrupted_demo_leaves_no_process_behind(folder: Path, sign: signal
     until(lambda: "A stalls" in demo.stdout.readline(), "A is stopped")  # the worst moment
     demo.send_signal(sign)
     demo.communicate(timeout=120)
-    # A signal that comes in the very moment of a callback may be lost: then it ends as ever.
-    assert demo.returncode in (0, 130 if sign == signal.SIGINT else 143)
+    assert demo.returncode == (130 if sign == signal.SIGINT else 143)
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_the_story(folder: Path) -> None:
+    (folder / "figures").write_text("a file")
+    demo = start(folder, "--out", "figures")
+    out, error = demo.communicate(timeout=120)
+    assert (demo.returncode, out) == (1, "")
+    assert "figures is no folder to write to: name another one with --out" in error
+    assert "Traceback" not in error
 
 
 def test_a_demo_killed_outright_leaves_no_process_behind(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -15,6 +16,7 @@ from faultline.cli import options
 from faultline.cli.display import print_json
 from faultline.cli.extras import not_installed
 from faultline.config import Settings
+from faultline.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +49,13 @@ def demo(
       faultline demo
       faultline demo --serve
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, too
+    ended: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        ended.append(number)
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, end)  # so that what was started ends, too
     from rich.console import Console
 
     from faultline.demo.story import tell
@@ -56,10 +64,12 @@ def demo(
     console = Console(stderr=as_json)
     if serve:
         _insist_on_the_dashboard()
+    _insist_on_the_folder(out)
     told = tell(settings, console, shlex.join(["faultline", *sys.argv[1:]]))
+    if ended:  # what it raised was lost on its way, in a finalizer say
+        raise typer.Exit(143)
     for complaint in told.invalid:
         typer.echo(f"invalid: {complaint}", err=True)
-    out.mkdir(parents=True, exist_ok=True)
     (out / "benchmark_summary.json").write_text(json.dumps(told.summary, indent=2) + "\n")
     if not serve:
         console.print(
@@ -79,6 +89,17 @@ def _insist_on_the_dashboard() -> None:
         import faultline.demo.live  # noqa: F401 - only whether it can be had
     except ModuleNotFoundError as error:
         raise not_installed(error, "web", "fastapi", "jinja2", "uvicorn") from error
+
+
+def _insist_on_the_folder(out: Path) -> None:
+    """Before the story, whose figures would be lost after it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        is_ours = os.access(out, os.W_OK)
+    except OSError:
+        is_ours = False
+    if not is_ours:
+        raise InvalidArgument(f"{out} is no folder to write to: name another one with --out")
 
 
 def _serve(settings: Settings, console: Console, port: int) -> None:
