@@ -60,6 +60,7 @@ begin
     end loop;
 end $$"""
 
+IS_ASLEEP = "select exists (select from {schema}.sleeper)"
 NOTHING_LEFT = """
 select not exists (select from {schema}.ready) and not exists (select from {schema}.lease)"""
 
@@ -224,12 +225,13 @@ class Arena:
         return self.rate(since, jobs)
 
     def wait_until_done(self, worker: Worker) -> None:
-        """Until nothing is queued or running."""
-        self.wait(lambda: bool(self.value(NOTHING_LEFT)), worker)
+        """Until nothing is queued or running. Asked only when a worker sleeps, since it found no
+        more: the question walks over what was drained, and nobody asks it of the limit."""
+        self.wait(lambda: self.value(IS_ASLEEP) and self.value(NOTHING_LEFT), worker)
 
     def wait_until_asleep(self, worker: Worker) -> None:
         """Until the worker has found nothing to do, and waits to be told."""
-        self.wait(lambda: bool(self.value("select exists (select from {schema}.sleeper)")), worker)
+        self.wait(lambda: bool(self.value(IS_ASLEEP)), worker)
 
     def wait(self, condition: Callable[[], bool], *workers: Worker) -> None:
         """Until it holds; a worker that ends meanwhile is an error, and so is no end."""

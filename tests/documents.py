@@ -31,7 +31,7 @@ from tests.ports import free_port
 from tests.sessions import Sessions, typed
 from tests.stage import until
 
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# ([\w/]+\.py)\n")
 STAYS = re.compile(
     r"faultline (dev|worker|reconcile|api|inspector serve)\b(?!.*--(max-jobs|once|help|host))"
@@ -63,10 +63,14 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """All of them, in order."""
+    """All of them, in order, also those inside of a list."""
     text = page.read_text()
     return [
-        Block(found[1], found[2], text.count("\n", 0, found.start()) + 1)
+        Block(
+            found[2],
+            re.sub(f"^{found[1]}", "", found[3], flags=re.MULTILINE),
+            text.count("\n", 0, found.start()) + 1,
+        )
         for found in FENCE.finditer(text)
     ]
 

@@ -225,6 +225,17 @@ async def never_returns_and_blocks(ctx: Context) -> None:
 
 
 @app.task(lease_seconds=30)
+async def blocks_when_told(ctx: Context, snooze: bool = False) -> None:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        hold(ctx)
+        if snooze:
+            raise Snooze(3600) from None
+        raise
+
+
+@app.task(lease_seconds=30)
 def stops_when_told(ctx: Context) -> None:
     mark(ctx.job_id, ctx.token, "in")
     while not ctx.cancelled:

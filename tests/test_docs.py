@@ -34,10 +34,11 @@ from faultline.telemetry.catalogue import METRICS
 from faultline.testing import Testing
 from faultline.worker import WorkerOptions
 from faultline.worker.keeper import STUCK
+from proofs.peers.redis import any_server
 from tests.documents import Reader, Shown, blocks
 from tests.pooler import pgbouncer
 from tests.sessions import Sessions, typed
-from tests.sinks import redis_binary, redis_server, s3_server
+from tests.sinks import redis_server, s3_server
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = [
@@ -48,7 +49,54 @@ PAGES = [
     DOCS / "reference.md",
 ]
 RUN = {"python", "py", "console", "sql", "psql"}
-NOT_RUN = {"ini", "dockerfile", "text", "sh"}
+NOT_TYPED = {"ini", "dockerfile", "text", "sh", "yaml"}
+# What a page shows in such a block: how its first line begins, and who tries it all the same; or,
+# after a dash, what it would need.
+TRIED_ELSEWHERE = {
+    "drills.md": {"make drills": "Makefile", '{"scenarios"': "tests/test_drills.py"},
+    "security.md": {"postgresql://shop_worker": "tests/test_tls.py"},
+    "explanation/why-the-database.md": {"delete from lease": "tests/test_fence_interleavings.py"},
+    "how-to/backup-and-restore.md": {
+        "pg_dumpall": "tests/test_restore.py",
+        "restore_command": "tests/test_restore.py",
+    },
+    "how-to/containers.md": {"FROM faultline": "proofs/containers/image.py"},
+    "how-to/dashboard.md": {"$ faultline demo --serve": "tests/test_demo.py"},
+    "how-to/deploying-workers.md": {"ok       pooler": "tests/test_doctor_command.py"},
+    "how-to/from-procrastinate.md": {"with moved as": "proofs/guides.py"},
+    "how-to/kubernetes.md": {
+        "docker run": "- a registry with the image; proofs/containers/image.py runs it otherwise",
+        "kubectl create secret": "- a cluster",
+        "# shop.yaml": "tests/test_chart.py",
+        "helm install": "proofs/chart/trying.py",
+        "workers:": "tests/test_chart.py",
+        "kubectl get": "- a cluster; tests/test_probes.py asks the same of a worker",
+    },
+    "how-to/poolers.md": {"[pgbouncer]": "tests/test_docs.py"},
+    "how-to/systemd.md": {
+        "python3 -m venv": "- a host of one's own; tests/test_systemd.py starts what units do",
+        "# /etc/faultline/shop.env": "tests/test_systemd.py",
+        "# /etc/faultline/api.env": "tests/test_systemd.py",
+        "systemctl daemon-reload": "- systemd as the first process",
+        "[Service]": "- systemd as the first process",
+    },
+    "how-to/upgrading.md": {
+        "pg_dumpall": "tests/test_server_upgrade.py",
+        "create publication": "tests/test_server_upgrade.py",
+        "create subscription": "tests/test_server_upgrade.py",
+        "select format(": "tests/test_server_upgrade.py",
+        "drop subscription": "tests/test_server_upgrade.py",
+    },
+    "how-to/watching.md": {"╷enqueued": "tests/test_timeline.py"},
+    "how-to/write-gate.md": {"begin;": "tests/test_write_gate.py"},
+}
+# The other pages that show something, and who tries that.
+OTHER_PAGES = {
+    "model.md": "tests/test_model.py",
+    "operating.md": "tests/test_readme.py",
+    "releasing.md": "tests/test_release.py",
+    "what-is-proved.md": "tests/test_explore.py",
+}
 BY_A_TARGET = {"containers.md": "compose-check"}  # what types the page, since it needs an engine
 REFERENCE = (DOCS / "reference.md").read_text()
 # What the readers of a page have beside the package and a database: a fixture below.
@@ -88,7 +136,7 @@ def environment(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[dict
 @pytest.fixture
 def sinks(elsewhere: str) -> Iterator[dict[str, str]]:
     """What the page on outside effects writes to, where its readers have theirs."""
-    if redis_binary() is None:
+    if any_server() is None:
         pytest.skip("there is no Redis server")
     with redis_server() as cache, s3_server() as store:
         yield {
@@ -127,9 +175,26 @@ def test_who_does_what_a_page_says_gets_what_it_says(
 ) -> None:
     with Reader(page, tmp_path / "project", environment) as reader:
         for block in blocks(page):
-            assert block.language in RUN | NOT_RUN, f"{page.name}, line {block.line}"
+            assert block.language in RUN | NOT_TYPED, f"{page.name}, line {block.line}"
             reader.do(block)
         assert reader.status == 0, "the last command failed, and the page does not say so"
+
+
+def test_what_is_not_typed_is_tried_elsewhere_or_cannot_be() -> None:
+    for page in PAGES:
+        shown = [b.text.split("\n")[0].strip() for b in blocks(page) if b.language in NOT_TYPED]
+        told = TRIED_ELSEWHERE.get(str(page.relative_to(DOCS)), {})
+        assert len(shown) == len(told), page.name
+        for line, (begins, where) in zip(shown, told.items(), strict=True):
+            assert line.startswith(begins), f"{page.name}: {line}"
+            assert where.startswith("- ") or (DOCS.parent / where).is_file(), where
+
+
+def test_no_page_shows_what_nobody_tries() -> None:
+    others = {page for page in DOCS.rglob("*.md") if page not in PAGES and blocks(page)}
+    assert others == {DOCS / name for name in OTHER_PAGES}
+    for page, where in OTHER_PAGES.items():
+        assert page in (DOCS.parent / where).read_text(), where
 
 
 def test_a_page_that_is_typed_by_a_target_says_so() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -32,7 +33,9 @@ from proofs.explore.small import HUNTS, SCENARIOS, shorts
 from proofs.explore.split import STOP, with_stops
 from proofs.explore.timeline import timeline
 from proofs.guards import Guard
+from tests.documents import blocks
 
+PAGE = Path(__file__).parent.parent / "docs" / "what-is-proved.md"
 Place = tuple[str, str]
 
 # Without this guard a scenario finds a schedule in which this is broken.
@@ -244,6 +247,17 @@ def test_a_schedule_is_replayed_by_its_id_and_told_in_columns(place: Place) -> N
     assert "the leases run out → token 1" in told[3]
     assert "LF001" in told[4]
     assert not played.bad
+
+
+def test_the_page_shows_what_a_replay_prints(place: Place) -> None:
+    good, bad = (block.text.rstrip() for block in blocks(PAGE) if block.language == "text")
+    command, _, told = good.partition("\n")
+    name, _, turns = command.removeprefix("$ python -m proofs.explore replay ").partition(":")
+    scenario = next(s for s in SCENARIOS if s.name == name)
+    with Arena(*place) as arena:
+        assert timeline(replay(arena, scenario, turns)) == told
+    variant = next(v for v in VARIANTS if v.name == "check-then-write")
+    assert hunt(*place, variant).told[0] == bad
 
 
 def test_inside_a_verb_the_others_have_their_turns(place: Place) -> None:

@@ -93,8 +93,8 @@ class Duel:
             self.jobs[job_id] = (f"{task} {json.dumps(payload)}", payload, refused)
 
     def until_all_are_in(self) -> None:
-        inside = "select count(distinct job_id) from mark where note = 'in' and token = 1"
-        until(lambda: self.stage.value(inside) == len(self.jobs), "all handlers are inside")
+        inside = "select distinct job_id from mark where note = 'in' and token = 1"
+        self._until_none_is_missing(inside, "all handlers are inside")
 
     def until_all_have_succeeded(self) -> None:
         states = "select state, count(*) from {schema}.jobs group by 1"
@@ -102,16 +102,20 @@ class Duel:
 
     def until_all_are_refused(self) -> None:
         refused = "select distinct job_id from {schema}.refusals where stale_token = 1"
+        self._until_none_is_missing(refused, "the evidence is there")
 
-        def all_are() -> bool:
-            missing = self.jobs.keys() - {job_id for (job_id,) in self.stage.execute(refused)}
-            self.missing = [self.jobs[job_id][0] for job_id in missing]
-            return not missing
+    def _until_none_is_missing(self, question: str, what: str) -> None:
+        """Until each of the jobs is an answer; if not, who is missing and how it has fared."""
+
+        def missing() -> set[UUID]:
+            return self.jobs.keys() - {job_id for (job_id,) in self.stage.execute(question)}
 
         try:
-            until(all_are, "the evidence is there")
+            until(lambda: not missing(), what)
         except AssertionError as error:
-            error.add_note(f"there is none of {self.missing}")
+            for job_id in missing():
+                job = self.stage.job(job_id)
+                error.add_note(f"not {self.jobs[job_id][0]}: {job['state']}, {job['error']}")
             raise
 
     def complaints(self, a: Process, told: bool) -> dict[str, list[str]]:

@@ -134,7 +134,11 @@ def test_no_way_out_of_a_block_keeps_a_connection_a_statement_or_a_thread(paying
             return [n for n in names if not n.startswith(("asyncio", "MainThread"))]
 
         # One for each sync handler; events, keeper, and two of the pool. One may be about to end.
-        until(lambda: len(threads()) <= 12 + 4, "no thread is left over")
+        try:
+            until(lambda: len(threads()) <= 12 + 4, "no thread is left over")
+        except AssertionError as error:
+            error.add_note(f"there are {sorted(threads())}")
+            raise
         until(lambda: len(paying.execute(sessions)) <= 3 + 2 * 6, "no session is left over")
         ends_well(worker)
     assert paying.violations() == []

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from faultline import App, Context
+from faultline.testing import Testing
+from tests.charging import INSERT, app, notes, testing
 from tests.stage import Stage, until
 from tests.workers import Ground, Process
+
+__all__ = ["app", "testing"]
+
+# What a statement with its values in it might be broken by, as a result and in a step's name.
+VALUES = [
+    "plain",
+    "O'Reilly",
+    "'); commit; --",
+    "back\\slash \\' \\\\",
+    "ü€😀",
+    "\x01\n\t",
+    "100 %s %%",
+]
 
 
 @pytest.fixture
@@ -91,3 +108,45 @@ def test_a_handler_that_ends_the_fenced_transaction_itself_is_told(
     with Process(url):
         ground.until_state(job_id, "failed")
     assert "leave COMMIT and ROLLBACK" in ground.stage.job(job_id)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "setting", ["standard_conforming_strings = on", "standard_conforming_strings = off"]
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_whatever_a_value_contains_it_arrives_as_it_is(
+    app: App, testing: Testing, is_async: bool, setting: str
+) -> None:
+    """The messages of a block have their values in the text; a handler may have changed how the
+    session reads that."""
+
+    def write(ctx: Context) -> list[Any]:
+        seen = []
+        for value in VALUES:
+            with ctx.transaction(step=value) as tx:
+                tx.execute(f"set {setting}")
+                tx.record([value])
+            with ctx.transaction(step=value) as tx:
+                seen += tx.value if tx.done else ["lost"]
+        with ctx.transaction() as tx:
+            tx.execute(INSERT, (ctx.job_id, ctx.token, "written"))
+            tx.complete(seen)
+        return seen
+
+    async def awrite(ctx: Context) -> list[Any]:
+        seen = []
+        for value in VALUES:
+            async with ctx.transaction(step=value) as tx:
+                await tx.execute(f"set {setting}")
+                tx.record([value])
+            async with ctx.transaction(step=value) as tx:
+                seen += tx.value if tx.done else ["lost"]
+        async with ctx.transaction() as tx:
+            await tx.execute(INSERT, (ctx.job_id, ctx.token, "written"))
+            tx.complete(seen)
+        return seen
+
+    task = app.task(max_attempts=1)(awrite if is_async else write)
+    status = testing.run(task.enqueue())
+    assert (status.state, status.result) == ("succeeded", VALUES), status
+    assert len(notes(testing)) == 1

@@ -14,6 +14,7 @@ from tests.stage import Stage, until
 
 LAST = [migration.name for migration in migrations() if migration.version > 5]
 AS_VERSION_5 = """
+drop table {schema}.announcement;
 alter table {schema}.lease drop column renewals cascade;
 alter table {schema}.attempt drop column renewals cascade;
 alter table {schema}.epoch drop column relation cascade;

@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -16,7 +19,7 @@ from faultline import App
 from faultline.events import Event
 from faultline.jobs import Lease
 from faultline.worker.attempt import Attempt
-from faultline.worker.endings import Ending, Released
+from faultline.worker.endings import Ending, Gone, Released
 from faultline.worker.execution import Execution
 
 app = App("postgresql://nowhere.invalid/")
@@ -33,9 +36,33 @@ async def in_the_loop() -> None:
     began.append("in_the_loop")
 
 
-async def run(task: str, seconds_ago: float) -> tuple[Ending, list[Event]]:
-    lease = Lease(uuid.uuid4(), 1, 1, 1, 0, 0, 0, 60.0, task, {}, None)
+@dataclass
+class Money:
+    """Of the user's own: while it is made, its attempt is as if its process had been stopped."""
+
+    euros: int
+
+    def __post_init__(self) -> None:
+        while_made[-1]()
+
+
+while_made: list[Callable[[], object]] = []
+
+
+@app.task
+async def pays(money: Money) -> None:
+    began.append(f"pays {money}")
+
+
+async def run(
+    task: str, seconds_ago: float, payload: dict[str, Any] | None = None, stop: str = ""
+) -> tuple[Ending, list[Event]]:
+    lease = Lease(uuid.uuid4(), 1, 1, 1, 0, 0, 0, 60.0, task, payload or {}, None)
     attempt = Attempt(lease, app.tasks[task], time.monotonic() - seconds_ago)
+    if stop == "for long":
+        while_made.append(lambda: setattr(attempt, "deadline", time.monotonic()))  # it is now
+    elif stop:
+        while_made.append(lambda: attempt.tell("refused"))
     events: list[Event] = []
     ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
     execution = Execution("A", events.append, ended.set_result, None)
@@ -55,3 +82,11 @@ def test_a_handler_whose_lease_may_be_lost_already_is_not_begun(task: str) -> No
     ending, events = asyncio.run(run(task, seconds_ago=0))
     assert began == [task]
     assert "lease_lost" not in [event.event for event in events]
+
+
+@pytest.mark.parametrize("stop", ["for long", "and its lease is refused"])
+def test_a_handler_whose_lease_is_lost_while_its_arguments_are_made_is_not_begun(stop: str) -> None:
+    began.clear()
+    ending, _ = asyncio.run(run("pays", 0, {"money": {"euros": 7}}, stop))
+    assert began == []
+    assert isinstance(ending, Released if stop == "for long" else Gone)

@@ -3,21 +3,31 @@ database is killed, stopped or locked."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from faultline import App
+from faultline.beats import SILENT_SECONDS
 from faultline.drills.workers import descendants
+from faultline.jobs import Lease
 from faultline.launcher import Server
 from faultline.migrate import migrate
 from faultline.observer import Standing
-from faultline.telemetry.pulse import QUIET_SECONDS, STUCK_SECONDS, Pulse
+from faultline.telemetry.pulse import BEGIN_SECONDS, QUIET_SECONDS, STUCK_SECONDS, Pulse
+from faultline.worker import Worker
+from faultline.worker.attempt import Attempt
+from faultline.worker.outage import nothing
+from faultline.worker.reconciler import reconcile_forever
 from tests.command import CommandLine
 from tests.conftest import OPTIONS
 from tests.ports import answers, free_port
@@ -185,6 +195,100 @@ def test_the_parent_says_that_a_process_of_its_own_is_silent(ground: Ground) -> 
         until_ready(port)
 
 
+def test_a_parent_that_drains_is_ready_though_some_of_its_processes_have_ended(
+    server: Server,
+) -> None:
+    with Stage(server.url) as stage:
+        job_id = stage.enqueue("stays", lease_seconds=3)
+    options = (*NOWHERE, "--processes", "2", "--grace-seconds", "100")
+    with Process(server.url, *options) as worker:
+        port = port_of(worker)
+        busy = worker.until("execution_started", job_id=job_id)["worker"]
+        until_ready(port)
+        [idle] = [seen for seen in worker.told("worker_started") if seen["worker"] != busy]
+        worker.terminate()
+        worker.until("worker_exit", worker=idle["worker"])
+        until(lambda: not Path(f"/proc/{idle['pid']}").exists(), "it has ended")
+        assert not worker.told("worker_exit", worker=busy)
+        until_ready(port)
+
+
+@pytest.mark.parametrize("who", ["worker", "reconciler"])
+def test_the_loop_that_is_asked_whether_it_turns_says_so_again_and_again(
+    stage: Stage, who: str
+) -> None:
+    """Else nobody would ever be stuck, or everybody after a minute."""
+    app = App(stage.url)
+    seen = Looks()
+    app.telemetry.pulse = seen
+
+    async def story() -> None:
+        running = asyncio.ensure_future(
+            app.arun_worker(emit=nothing)
+            if who == "worker"
+            else reconcile_forever(stage.url, stage.schema, nothing, observer=app.telemetry)
+        )
+        while len(set(seen.turns()) - {None}) < 3:
+            assert not running.done()
+            await asyncio.sleep(0.05)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(asyncio.wait_for(story(), DEADLINE_SECONDS))
+    app.close()
+    moments = [moment for moment in seen.seen if moment is not None]
+    assert moments == sorted(moments)
+
+
+class Looks(Pulse):
+    """Remembers when the loops have turned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[float | None] = []
+
+    def turns(self) -> list[float | None]:
+        """Each time that anybody has seen so far."""
+        self.seen += [look().turned_at for look in self._looks.copy().values()]
+        return self.seen
+
+
+def test_a_keeper_that_was_not_answered_for_long_says_so(stage: Stage) -> None:
+    """Also where no call has failed: it waits for ever, say. The moment is moved."""
+
+    async def story() -> None:
+        worker = Worker(App(stage.url), emit=nothing)
+        worker.prepare()
+        keeper = worker._keeper
+        assert keeper.trouble() is None
+        keeper._answered_at = time.monotonic() - SILENT_SECONDS + 5
+        assert keeper.trouble() is None
+        keeper._answered_at = time.monotonic() - SILENT_SECONDS - 5
+        assert "the database has not answered for 30 s" in str(keeper.trouble())
+
+    asyncio.run(story())
+
+
+def test_a_lease_is_overdue_long_before_its_handler_has_to_stop() -> None:
+    """Past half of it, as the guide says: a probe that spoke only then would come too late."""
+    for seconds in (1.0, 10.0, 30.0, 3600.0):
+        lease = Lease(uuid4(), 1, 1, 1, 0, 0, 0, seconds, "work", {}, None)
+        attempt = Attempt(lease, None, sent=1000.0)
+        assert 1000 + seconds / 2 <= attempt.overdue_at + 1e-6
+        assert attempt.overdue_at <= attempt.deadline - seconds / 4
+
+
+def test_a_worker_that_has_left_is_asked_no_more() -> None:
+    """In a process that goes on without it: it would be stuck there for ever."""
+    pulse = Pulse()
+    pulse.standing("worker", lambda: Standing(turned_at=time.monotonic() - STUCK_SECONDS - 1))
+    assert pulse.stuck() is not None
+    pulse.left("worker")
+    assert pulse.stuck() is None
+    assert pulse.trouble() == "it has not begun yet"
+
+
 def test_a_worker_is_not_ready_before_it_is_connected() -> None:
     assert Pulse().trouble() == "it has not begun yet"
     assert Pulse().stuck() is None, "nor is it to be started anew"
@@ -194,7 +298,7 @@ def test_a_loop_that_does_not_turn_is_stuck_and_so_is_the_parent_of_its_process(
     """Moments are moved, not the clock."""
     now = time.monotonic()
     child, parent = Pulse(), Pulse()
-    parent.standing("parent", lambda: Standing(children=["child"]))
+    parent.standing("parent", lambda: Standing(children={"child": now}))
     parent.heard("child", child.words())
     assert parent.trouble() == "process child has not begun yet"
     turned_at = now
@@ -212,13 +316,52 @@ def test_a_loop_that_does_not_turn_is_stuck_and_so_is_the_parent_of_its_process(
 
 def test_a_child_that_says_nothing_is_trouble_first_and_then_stuck() -> None:
     parent = Pulse()
-    parent.standing("parent", lambda: Standing(children=["child"]))
     now = time.monotonic()
+    parent.standing("parent", lambda: Standing(children={"child": now}))
     parent._children["child"] = (now - QUIET_SECONDS - 1, None, None)
     assert "has said nothing" in str(parent.trouble())
     assert parent.stuck() is None
     parent._children["child"] = (now - STUCK_SECONDS - 1, None, None)
     assert "has said nothing" in str(parent.stuck())
+
+
+def test_a_child_that_was_started_long_ago_and_has_not_begun_is_stuck() -> None:
+    """It hangs while it imports the app, say. Moments are moved, not the clock."""
+    parent, child = Pulse(), Pulse()
+    started_at = time.monotonic()
+    parent.standing("parent", lambda: Standing(children={"child": started_at}))
+    assert parent.trouble() == "process child has not begun yet"
+    assert parent.stuck() is None
+    started_at -= BEGIN_SECONDS + 1
+    parent.heard("child", child.words())
+    assert "process child has not begun yet, 121 s after its start" in str(parent.stuck())
+    assert parent.trouble() == parent.stuck()
+    child.standing("child", Standing)
+    parent.heard("child", child.words())
+    assert (parent.stuck(), parent.trouble()) == (None, None), "it has"
+
+
+def test_a_process_that_hangs_at_the_import_of_the_app_is_stuck_for_its_parents_probe(
+    ground: Ground, tmp_path: Path
+) -> None:
+    """The app itself makes the time for it shorter, in the parent; the children it holds up."""
+    (tmp_path / "hangs.py").write_text(
+        "import sys, threading\n"
+        "from faultline.telemetry import pulse\n"
+        "from tests.playground import app\n"
+        "pulse.BEGIN_SECONDS = 0.5\n"
+        "if sys.argv[0].endswith('worker/__main__.py'):\n"
+        "    threading.Event().wait()\n"
+    )
+    options = (*NOWHERE, "--processes", "2")
+    with Process(ground.stage.url, *options, app="hangs:app", FOLDER=str(tmp_path)) as worker:
+        port = port_of(worker)
+        _, said = until(
+            lambda: (found := probe(port, "/livez"))[0] == 503 and found, "it is not live"
+        )
+        assert "has not begun yet" in said
+        assert "s after its start" in said
+        assert ".1.1 " in said or ".2.1 " in said, "it says which"
 
 
 # ── the reconciler ───────────────────────────────────────────────────────────────────────────────

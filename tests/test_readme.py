@@ -20,7 +20,8 @@ def test_a_stranger_who_does_what_the_readme_says_gets_what_it_says(tmp_path: Pa
     section = page[page.index("## A first app") : page.index("## The two commands")]
     found = [block for block in blocks(README) if block.text in section]
     setup, app, commands, fenced = found
-    assert setup.text.startswith("$ make setup && source .venv/bin/activate")
+    assert setup.text.startswith("$ source .venv/bin/activate ")
+    assert "\ndemo: .venv/.demo ## " in (README.parent / "Makefile").read_text(), "which makes it"
     assert len(app.text.splitlines()) < 15
     tmp_path.chmod(0o755)
     environment = {

@@ -6,6 +6,7 @@ moving their rows.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ import pytest
 from faultline.call import Call
 from faultline.errors import InvalidArgument
 from faultline.jobs import Reconciled
+from tests.command import refusal
 from tests.stage import Stage, until
 
 pytestmark = pytest.mark.both_servers
@@ -239,3 +241,13 @@ def test_reports_that_are_not_one_for_each_attempt_are_rejected(
                 ([attempt[0]], [attempt[1]], said), list)  # fmt: skip
     with pytest.raises(InvalidArgument, match="reports must be a JSON array"):
         call.run(stage.conn)
+
+
+def test_a_reconciler_whose_login_may_not_reconcile_ends_at_once_and_says_what_to_grant(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """And does not call it an outage, again and again."""
+    with stage.login("producer") as url:
+        said = refusal("reconcile", home=tmp_path, FAULTLINE_DATABASE_URL=url)
+    assert "may not call reconcile" in said
+    assert "GRANT faultline_worker" in said

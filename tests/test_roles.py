@@ -35,6 +35,7 @@ MAY = {
 # Steps of the verbs: nobody's, since they check nothing.
 STEPS = {
     "accepted_id",
+    "announce",
     "with_due",
     "backoff",
     "bound_hold",
@@ -72,6 +73,7 @@ STEPS = {
     "judge",
     "lane_of",
     "make_lane",
+    "options_fit",
     "own_jobs",
     "park_exhausted",
     "partition_months",

@@ -12,6 +12,8 @@ import pytest
 from faultline.drills.kinds import KINDS
 from faultline.states import MOVES
 from proofs.guards import guards
+from tests.browsing import browser, needs_browser
+from tests.browsing import page as shown
 from website import contents, links
 from website.__main__ import build
 from website.pictures import PICTURES
@@ -133,15 +135,44 @@ def test_the_copy_for_the_site_has_its_links_turned_to_where_things_are(tmp_path
     assert "](project/architecture.md)" in (tmp_path / "site" / "index.md").read_text()
 
 
-def test_the_site_is_built_without_a_warning_and_asks_nobody_else(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_spec("furo") is None:
         pytest.skip("the extra docs is not installed: make docs")
-    assert build(tmp_path / "source", tmp_path / "site") == 0
-    for page in (tmp_path / "site").rglob("*.html"):
+    folder = tmp_path_factory.mktemp("documents")
+    assert build(folder / "source", folder / "site") == 0, "a warning is an error"
+    return folder / "site"
+
+
+def test_the_site_is_built_without_a_warning_and_asks_nobody_else(site: Path) -> None:
+    for page in site.rglob("*.html"):
         loaded = re.findall(
             r"<(?:script|img|link|iframe)\b[^>]*(?:src|href)=\"([^\"]+)", page.read_text()
         )
         assert loaded
         assert [name for name in loaded if "//" in name] == [], page.name
-    for style in (tmp_path / "site").rglob("*.css"):
+    for style in site.rglob("*.css"):
         assert not re.search(r"@import|url\([\"']?(https?:)?//", style.read_text()), style.name
+
+
+@needs_browser
+def test_on_a_phone_nothing_is_wider_than_its_page_and_a_drawing_is_seen_to_its_end(
+    site: Path,
+) -> None:
+    with browser() as chromium, shown(chromium, viewport={"width": 390, "height": 900}) as page:
+        pages = [path for path in site.rglob("*.html") if '.svg"' in path.read_text()]
+        assert len(pages) > 8
+        for path in pages:
+            page.goto(path.as_uri())
+            wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            assert page.evaluate(wide) <= 0, path.name
+            assert page.evaluate(CUT_OFF) == [], path.name
+
+
+# The right edges of the drawings that, scrolled as far as they go, are outside of their paragraph.
+CUT_OFF = """[...document.querySelectorAll('article p:has(> img[src$=".svg"])')].map(p => {
+    p.scrollLeft = 9999;
+    const img = p.querySelector('img'), faded = 40;
+    const end = img.getBoundingClientRect().right - parseFloat(getComputedStyle(img).paddingRight);
+    return end - (p.getBoundingClientRect().right - faded);
+}).filter(beyond => beyond > 1)"""

@@ -18,6 +18,7 @@ import pytest
 
 from faultline.cli.api import api
 from faultline.worker import WorkerOptions
+from faultline.worker.parent import ENDING_SECONDS
 from tests.ports import free_port
 from tests.stage import DEADLINE_SECONDS, until
 
@@ -99,7 +100,8 @@ def test_a_unit_gives_more_time_than_its_program_takes_to_drain() -> None:
     grace = inspect.signature(api).parameters["grace_seconds"].default
     for unit in ("api", "inspector"):
         assert float(setting(unit, "TimeoutStopSec")) >= grace + 5
-    assert float(setting("worker@", "TimeoutStopSec")) >= WorkerOptions().grace_seconds + 10
+    needed = WorkerOptions().grace_seconds + ENDING_SECONDS + 5
+    assert float(setting("worker@", "TimeoutStopSec")) >= needed
     assert setting("worker@", "KillMode") == "mixed"
 
 

@@ -49,6 +49,7 @@ LAYERS = (
         "script",
         "call",
         "columns",
+        "direct",
         "connect",
         "launcher",
         "database",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from faultline.cli.jobs.drawing import ASCII, UNICODE, Symbols, drawn, symbols_for
+from faultline.story import moments
 from faultline.timeline import MOST_ROWS, Axis, Life, life
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -125,6 +126,22 @@ def test_a_lease_that_is_good_has_its_end_ahead_and_one_that_is_not_behind() -> 
     (row,) = lived(lease=lease, now=60).rows
     assert ("expiry", at(50)) in [(mark.kind, mark.at) for mark in row.marks]
     assert [span.kind for span in row.spans] == ["running", "unleased"]
+
+
+def renewed(often: int, *, live: bool) -> list[str]:
+    """How the story of one attempt tells its renewals."""
+    job = {"created_at": BEGIN, "queue": "default", "producer": "p"}
+    held = attempt(1, 1, 90, "succeeded", error=None, renewals=[at(2 + n) for n in range(often)])
+    found = moments(job, held, [], [], []) if live else moments(job, None, [held], [], [])
+    return [moment.what for moment in found if moment.kind == "renewed"]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_story_tells_how_often_a_lease_was_renewed_as_far_as_that_is_known(live: bool) -> None:
+    assert renewed(0, live=live) == []
+    assert renewed(1, live=live) == ["lease renewed once"]
+    assert renewed(31, live=live) == ["lease renewed 31 times, lastly here"]
+    assert renewed(32, live=live) == ["lease renewed 32 times or more, lastly here"], "all we keep"
 
 
 def test_only_the_last_attempts_are_rows_and_the_others_are_counted() -> None:

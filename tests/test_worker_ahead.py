@@ -89,3 +89,14 @@ def test_the_shorter_the_jobs_the_further_ahead() -> None:
     assert alone.is_short("a task"), "with one place nothing is lost by sharing it"
     assert patience(60) == 1.0
     assert patience(2) == 0.5
+
+
+def test_few_are_claimed_when_most_are_used_up_and_many_earlier() -> None:
+    """A claim of three costs as much as one of thirty; one of hundreds is made while there are
+    enough left for the time that it takes."""
+    alone = Ahead(1)
+    alone.took("charge", 0.001)
+    assert alone.worth_a_claim == pytest.approx(alone.jobs * 2 / 3)
+    many = Ahead(20)
+    many.took("noop", 0.00001, in_turn=True)
+    assert many.worth_a_claim == pytest.approx(MOST / 3)

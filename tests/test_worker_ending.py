@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from faultline.worker.worker import ENDING_SECONDS
 from tests.stage import Stage, until
 from tests.workers import Ground, Process
 
@@ -69,6 +71,29 @@ def test_when_the_grace_is_over_running_jobs_are_handed_back(ground: Ground, url
     assert ground.stage.outcomes(job_id) == [(1, "released")]
 
 
+def test_jobs_are_handed_back_though_a_handler_blocked_the_loop_for_longer_than_there_is_time(
+    ground: Ground, url: str
+) -> None:
+    """It is not the database that did not answer. Two endings of two kinds are two calls."""
+    jobs = [
+        ground.stage.enqueue("blocks_when_told", {"snooze": snooze}) for snooze in (False, True)
+    ]
+    with Process(url) as worker:
+        for job_id in jobs:
+            worker.until("execution_started", job_id=job_id)
+        worker.terminate()
+        worker.until("worker_draining")
+        worker.terminate()
+        until(lambda: any(map(ground.marks, jobs)), "it blocks")
+        over_at = time.monotonic() + ENDING_SECONDS
+        until(lambda: time.monotonic() > over_at, "its time is over")
+        for job_id in jobs:
+            ground.go(job_id, 1)
+        assert worker.ended() == 0
+    outcomes = [ground.stage.outcomes(job_id) for job_id in jobs]
+    assert outcomes == [[(1, "released")], [(1, "snoozed")]]
+
+
 def test_a_worker_with_a_limit_ends_after_so_many_jobs(ground: Ground, url: str) -> None:
     jobs = [ground.stage.enqueue("add", {"a": n, "b": 0}) for n in range(5)]
     with Process(url, "--max-jobs", "3") as worker:
@@ -76,6 +101,36 @@ def test_a_worker_with_a_limit_ends_after_so_many_jobs(ground: Ground, url: str)
         assert worker.told("worker_exit", reason="max_jobs")
     states = [ground.stage.state(job_id) for job_id in jobs]
     assert states == ["succeeded"] * 3 + ["queued"] * 2
+
+
+def test_a_process_of_one_job_that_blocks_is_waited_for_though_the_time_to_write_is_over(
+    ground: Ground, url: str
+) -> None:
+    """Whoever kills what is left would cost the job its last chance; the database is well."""
+    job_id, _ = ground.stage.running("X", task="blocks_when_told", max_crashes=2)
+    ground.stage.expire(job_id)  # its first crash: it is run alone
+    with Process(url) as worker:
+        worker.until("execution_started", job_id=job_id)
+        worker.terminate()
+        worker.until("worker_draining")
+        worker.terminate()
+        until(lambda: ground.marks(job_id), "it blocks")
+        over_at = time.monotonic() + ENDING_SECONDS
+        until(lambda: time.monotonic() > over_at, "the time to write is over")
+        assert worker.process.poll() is None
+        ground.go(job_id, 2)
+        assert worker.ended() == 0
+    assert ground.stage.outcomes(job_id) == [(1, "expired"), (2, "released")]
+
+
+def test_a_login_that_may_not_claim_is_told_once_and_by_nobody_else(stage: Stage) -> None:
+    with stage.login("producer") as url:
+        for processes in ("1", "2"):
+            with Process(url, "--processes", processes) as worker:
+                assert worker.ended() == 1
+                [said] = worker.errors
+                assert "GRANT faultline_worker" in said, "one sentence, no traceback"
+                assert worker.events == []
 
 
 # ── several processes ────────────────────────────────────────────────────────────────────────────

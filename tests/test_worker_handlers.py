@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
+from faultline.worker.threads import Threads
 from tests.nasty import RAISED, RETURNED
-from tests.stage import Stage, until
+from tests.stage import DEADLINE_SECONDS, Stage, until
 from tests.workers import Process
 
 CANCELLED = ["cancels_with_odd_text"]
@@ -38,3 +41,17 @@ def test_whatever_a_handler_does_its_job_ends_and_the_worker_goes_on(stage: Stag
         worker.terminate()
         assert worker.ended() == 0, "also with a handler that will never end"
     assert stage.violations() == []
+
+
+def test_a_thread_that_is_one_too_many_is_not_kept() -> None:
+    """The loop hears that work is done, and begins the next, before its thread is free."""
+    threads, done = Threads("one-too-many", 1), threading.Event()
+    threads.run(lambda: threads.run(done.set))
+
+    def alive() -> int:
+        return sum(thread.name == "one-too-many" for thread in threading.enumerate())
+
+    assert done.wait(DEADLINE_SECONDS)
+    until(lambda: alive() == 1, "one is kept")
+    threads.stop()
+    until(lambda: alive() == 0, "it has ended")

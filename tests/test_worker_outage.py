@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
+from faultline.drills.workers import descendants
 from faultline.launcher import Server
 from faultline.migrate import migrate
+from faultline.worker import outage
+from faultline.worker.parent import ENDING_SECONDS as ALL_ENDING_SECONDS
+from faultline.worker.worker import ENDING_SECONDS
 from tests.conftest import OPTIONS
-from tests.stage import Stage, until
+from tests.stage import DEADLINE_SECONDS, Stage, until
 from tests.workers import Ground, Process
 
 
@@ -111,3 +118,61 @@ def test_a_worker_that_is_to_end_while_the_database_is_away_does_not_wait_for_ev
     with Process(server.url), Stage(server.url) as stage:
         until(lambda: stage.state(job_id) == "succeeded", "somebody else goes on")
         assert stage.violations() == []
+
+
+# ── a server that is there and does not answer ───────────────────────────────────────────────────
+
+
+@contextmanager
+def frozen(server: Server) -> Iterator[None]:
+    """Nothing is refused and nothing breaks off: there is just no answer."""
+    pids = [server.pid, *descendants(server.pid)]
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("has_noticed", [False, True], ids=["at once", "noticed"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_hurried_worker_has_ended_in_time_though_its_database_does_not_answer(
+    server: Server, processes: int, has_noticed: bool
+) -> None:
+    """Calls are under way when it is hurried; or, once it has noticed, a connection is opened."""
+    prepared(server)
+    with Stage(server.url) as stage:
+        tasks = ("stays", "inside_a_transaction")
+        jobs = [stage.enqueue(task, lease_seconds=60) for task in tasks]
+    options = ("--processes", str(processes), "--poll-seconds", "0.1")
+    with Process(server.url, *options) as worker:
+        until(lambda: len(worker.told("worker_started")) == processes, "all of them work")
+        worker.until("execution_started", job_id=jobs[0])
+        with Stage(server.url) as stage:
+            until(lambda: stage.value("select count(*) from mark where note = 'in'"), "it is in")
+        with frozen(server):
+            if has_noticed:
+                worker.until("database_lost")
+            worker.terminate()
+            until(lambda: len(worker.told("worker_draining")) == processes, "all of them drain")
+            worker.terminate()
+            hurried_at = time.monotonic()
+            assert worker.ended() == (1 if processes == 1 else 0)
+            took = time.monotonic() - hurried_at
+        assert took < (ENDING_SECONDS if processes == 1 else ALL_ENDING_SECONDS) + 5
+        assert worker.told("worker_exit", reason="database away")
+    with Stage(server.url) as stage:
+        for job_id in jobs:  # what was sent may be written when the server goes on
+            assert stage.outcomes(job_id) in ([], [(1, "released")])
+        assert stage.violations() == []
+
+
+def test_a_pause_between_two_tries_is_no_longer_than_there_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outage, "FIRST_SECONDS", 3600.0)
+    waiting = outage.Outage("A", outage.nothing).wait(OSError("away"), 0.01)
+    asyncio.run(asyncio.wait_for(waiting, DEADLINE_SECONDS))

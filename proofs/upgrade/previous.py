@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,9 +83,19 @@ def previous(folder: Path) -> Code:
 
 def release() -> str | None:
     """The newest release before this commit."""
-    tags = _git("tag", "--list", "v*", "--merged", "HEAD", "--sort=-v:refname").splitlines()
+    tags = _git("tag", "--list", "v*", "--merged", "HEAD").splitlines()
     here = _git("tag", "--points-at", "HEAD").splitlines()
-    return next((tag for tag in tags if re.match(r"v\d", tag) and tag not in here), None)
+    return newest(tag for tag in tags if tag not in here)
+
+
+def newest(tags: Iterable[str]) -> str | None:
+    """The highest version of these; a pre-release, and a tag that is no version, are no release."""
+    found = {
+        tuple(map(int, tag.removeprefix("v").split("."))): tag
+        for tag in tags
+        if re.fullmatch(r"v\d+\.\d+\.\d+", tag)
+    }
+    return found[max(found)] if found else None
 
 
 def before_the_newest_migration() -> str:

@@ -61,8 +61,10 @@ class Arguments:
         given = self._named(args, kwargs) if args else kwargs
         forms = self._forms
         if given.keys() == forms.keys():  # the usual case, in short: no name is wrong or missing
-            with suppress(Misfit, RecursionError):  # below it is said which, and why
+            try:
                 return {name: forms[name].dump(value) for name, value in given.items()}
+            except (Misfit, RecursionError):
+                pass  # below it is said which, and why
         self._check_names(given)
         return {name: self._convert(name, "dump", value) for name, value in given.items()}
 

@@ -15,6 +15,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.rows import tuple_row
 
 from faultline.connect import schema_missing
+from faultline.direct import Direct
 from faultline.errors import (
     FaultlineError,
     InvalidArgument,
@@ -48,11 +49,12 @@ class Call(Generic[T]):
 
     def run(self, conn: Connection[Any]) -> T:
         """Execute on this connection, in whatever transaction it is in."""
-        with (
-            translated_errors(self.schema, self.verb, conn),
-            conn.cursor(row_factory=tuple_row, binary=self.binary) as cursor,
-        ):
-            return self.read(cursor.execute(self.statement, self.parameters).fetchall())
+        with translated_errors(self.schema, self.verb, conn):
+            rows = conn.ask(self.statement, self.parameters) if isinstance(conn, Direct) else None
+            if rows is None:
+                with conn.cursor(row_factory=tuple_row, binary=self.binary) as cursor:
+                    rows = cursor.execute(self.statement, self.parameters).fetchall()
+            return self.read(rows)
 
     async def arun(self, conn: AsyncConnection[Any]) -> T:
         """As `run`, for asyncio."""
@@ -66,14 +68,18 @@ def together(calls: Sequence[Call[Any]]) -> Call[list[Any]]:
     """Calls that answer with one value each, as one statement: all of them or none, on any
     connection, in one round trip."""
     first = calls[0]
-    statement = f"select {', '.join(call.function for call in calls)}"
-    parameters = tuple(value for call in calls for value in call.parameters)
 
     def read(rows: list[Row]) -> list[Any]:
         return [call.read([(value,)]) for call, value in zip(calls, rows[0], strict=True)]
 
     binary = all(call.binary for call in calls)
-    return Call(first.schema, first.verb, statement, parameters, read, binary)
+    return Call(first.schema, first.verb, *joined(calls), read, binary)
+
+
+def joined(calls: Sequence[Call[Any]]) -> tuple[str, tuple[Any, ...]]:
+    """Their one statement, and its parameters."""
+    statement = f"select {', '.join([call.function for call in calls])}"
+    return statement, tuple([value for call in calls for value in call.parameters])
 
 
 @contextmanager
@@ -159,10 +165,13 @@ def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
 
 
+_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+
+
 def to_json(value: Any, what: str) -> str:
     """The value as JSON text, or InvalidArgument saying what is wrong with it."""
     try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+        text = _JSON.encode(value)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(

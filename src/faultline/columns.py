@@ -20,14 +20,19 @@ _SIXTEEN, _EIGHT = struct.pack(">i", 16), struct.pack(">i", 8)
 
 
 class UuidColumn:
-    """A uuid[], ready to be sent."""
+    """A uuid[], ready to be sent, made of the 16 bytes of each."""
 
-    __slots__ = ("data", "values")
+    __slots__ = ("_blocks", "data")
 
-    def __init__(self, ids: Sequence[UUID]) -> None:
-        self.values = ids  # for drivers that want text
-        elements = b"".join([_SIXTEEN + job_id.bytes for job_id in ids])
-        self.data = _HEADER.pack(1, 0, _UUID, len(ids), 1) + elements
+    def __init__(self, blocks: Sequence[bytes]) -> None:
+        self._blocks = blocks
+        elements = _SIXTEEN + _SIXTEEN.join(blocks)
+        self.data = _HEADER.pack(1, 0, _UUID, len(blocks), 1) + elements
+
+    @property
+    def values(self) -> list[UUID]:
+        """For drivers that want text."""
+        return [UUID(bytes=block) for block in self._blocks]
 
 
 class Int8Column:
@@ -36,8 +41,8 @@ class Int8Column:
     __slots__ = ("data",)
 
     def __init__(self, values: Sequence[int]) -> None:
-        elements = b"".join([_EIGHT + value.to_bytes(8, "big", signed=True) for value in values])
-        self.data = _HEADER.pack(1, 0, _INT8, len(values), 1) + elements
+        elements = _EIGHT.join([value.to_bytes(8, "big", signed=True) for value in values])
+        self.data = _HEADER.pack(1, 0, _INT8, len(values), 1) + _EIGHT + elements
 
 
 class _Ready(Dumper):
@@ -64,20 +69,22 @@ def make_sendable(known: AdaptersMap) -> None:
 make_sendable(adapters)
 
 
-def uuids(ids: Sequence[UUID]) -> Any:
+def uuids(ids: Sequence[UUID] | UuidColumn) -> Any:
     """As a column, or as they are if they are not all ids: then the server says so."""
+    if isinstance(ids, UuidColumn):
+        return ids
     try:
-        return UuidColumn(ids) if ids else list(ids)
+        return UuidColumn([job_id.bytes for job_id in ids]) if ids else list(ids)
     except (AttributeError, TypeError):
         return list(ids)
 
 
 def columns(attempts: Sequence[tuple[UUID, int]]) -> tuple[Any, Any]:
     """Ids and tokens, as columns; or as they are, in the same way."""
-    ids, tokens = [job_id for job_id, _ in attempts], [token for _, token in attempts]
-    if not ids:
-        return ids, tokens
+    if not attempts:
+        return [], []
+    ids, tokens = zip(*attempts, strict=True)
     try:
-        return UuidColumn(ids), Int8Column(tokens)
+        return UuidColumn([job_id.int.to_bytes(16, "big") for job_id in ids]), Int8Column(tokens)
     except (AttributeError, TypeError, OverflowError):
-        return ids, tokens
+        return list(ids), list(tokens)

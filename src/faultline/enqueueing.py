@@ -149,10 +149,12 @@ class Batch:
 
     def calls(self, producer: Producer) -> list[Call[Any]]:
         """The calls, with new ids; the fewest there can be."""
+        from faultline.columns import UuidColumn
+
         return [
             producer.verbs.enqueue_many(
                 self._task.name,
-                producer.ids.many(len(chunk.payloads)),
+                UuidColumn(producer.ids.blocks(len(chunk.payloads))),
                 chunk.payloads,
                 idempotency_keys=chunk.keys if any(chunk.keys) else None,
                 **carrying(chunk.options, self.sending.headers),
@@ -162,13 +164,15 @@ class Batch:
 
     def ids(self, answers: list[list[Any]]) -> list[Any]:
         """The ids in force, in the order in which the jobs were given."""
+        if len(self._groups) == 1:
+            return [job_id for ids in answers for job_id in ids]
         found: dict[int, Any] = {}
         for chunk, ids in zip(self._chunks, answers, strict=True):
             found.update(zip(chunk.numbers, ids, strict=True))
         return [found[number] for number in sorted(found)]
 
     def _read(self, number: int, item: Any) -> tuple[dict[str, Any], Mapping[str, Any]]:
-        if isinstance(item, Item):
+        if type(item) is not dict and isinstance(item, Item):
             if item.task is not self._task:
                 raise WrongArguments(
                     f"item {number} is one of task {item.task.name!r}, this is {self._task.name!r}"
@@ -176,7 +180,7 @@ class Batch:
             if "connection" in item.options:
                 raise InvalidArgument(f"item {number} has a connection: give it to the whole batch")
             return item.payload, item.options
-        if not isinstance(item, Mapping):
+        if type(item) is not dict and not isinstance(item, Mapping):
             raise WrongArguments(
                 f"item {number} is {item!r:.60}: give a dict with the arguments, or "
                 f"{self._task.name}.item(…)"

@@ -99,7 +99,7 @@ class TerminalLog:
         """Write it, unless it is below the level."""
         if not wants(self, event.level):
             return
-        at = datetime.now(UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        at = datetime.now(UTC).astimezone().time().isoformat("milliseconds")
         said = printable(sentence(event))
         if self._colour:
             style = _STYLES[event.level]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class Standing:
 
     trouble: str | None = None  # why it cannot renew or claim, in a few words
     turned_at: float | None = None  # when its loop last turned, by the process's monotonic clock
-    children: Sequence[str] = ()  # the processes that speak for themselves
+    # The processes that speak for themselves, and when each was started, by that clock.
+    children: Mapping[str, float] = field(default_factory=dict)
 
 
 class Observer:

@@ -48,7 +48,7 @@ _FIRST_PAUSE_SECONDS = 0.05
 # The transaction lost against another, and the server said so; or the connection is gone. In both
 # cases the same call may be sent again.
 _LOST = ("40001", "40P01")
-_AGAIN = ("08", "57P01", "57P02", "57P03", *_LOST)
+_AGAIN = ("08", "57P01", "57P02", "57P03", "57P05", *_LOST)
 
 
 class Runnable(Protocol[Answer_co]):
@@ -130,8 +130,11 @@ class Producer:
         for retries_left in range(MAX_RETRIES, -1, -1):
             pool = self._opened()
             try:
-                with pool.connection(timeout=self._wait_seconds) as conn:
+                conn = pool.getconn(self._wait_seconds)
+                try:
                     return self._timed(call, conn)
+                finally:
+                    pool.putconn(conn)
             except psycopg.Error as error:
                 self._explain_timeout(error)
                 if not _may_be_sent_again(error):
@@ -189,6 +192,7 @@ class Producer:
         # A connection has the dumpers that were registered before it was opened.
         from faultline import columns  # noqa: F401
         from faultline.connect import connect, conninfo
+        from faultline.direct import Direct
 
         with self._lock:
             if self._pool is None:
@@ -197,6 +201,7 @@ class Producer:
                     self._configure(conn)
                 self._pool = ConnectionPool(
                     conninfo(self._url()),
+                    connection_class=Direct,
                     kwargs={"autocommit": True},
                     min_size=0,
                     max_size=self._max_connections,

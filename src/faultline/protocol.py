@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 from uuid import UUID
 
 from faultline.answers import column, each, leases, nothing, one, reconciled, retained, swapped
 from faultline.call import Call, Row, to_json
-from faultline.columns import columns, uuids
+from faultline.columns import UuidColumn, columns, uuids
 from faultline.config import DEFAULT_SCHEMA, schema_name
 from faultline.errors import InvalidArgument
 from faultline.jobs import (
@@ -41,6 +42,7 @@ from faultline.jobs import (
 
 T = TypeVar("T")
 Attempts = Sequence[tuple[UUID, int]]  # (job_id, token) of each attempt a verb is about
+Casts = tuple[str, ...]
 
 
 class Protocol:
@@ -60,7 +62,7 @@ class Protocol:
         return self._call("enqueue", (task, text), one, named, casts=("text", "jsonb"))
 
     def enqueue_many(
-        self, task: str, ids: Sequence[UUID], payloads: Sequence[Any], **options: Any
+        self, task: str, ids: Sequence[UUID] | UuidColumn, payloads: Sequence[Any], **options: Any
     ) -> Call[list[UUID]]:
         """Accept many jobs of one task, all or none; answers with the ids in force."""
         text = to_json(list(payloads), "payloads")
@@ -340,13 +342,18 @@ class Protocol:
         parameters: tuple[Any, ...],
         read: Callable[[list[Row]], T],
         named: Mapping[str, Any] | None = None,
-        casts: tuple[str, ...] = (),
+        casts: Casts = (),
     ) -> Call[T]:
         given = {name: value for name, value in (named or {}).items() if value is not None}
-        marks = [f"%s::{cast}" for cast in casts] + ["%s"] * (len(parameters) - len(casts))
-        marks += [f"{name} => %s{_NAMED_CASTS[name]}" for name in given]
-        statement = f"select * from {self.schema}.{verb}({', '.join(marks)})"
+        statement = _statement(self.schema, verb, len(parameters), casts, tuple(given))
         return Call(self.schema, verb, statement, (*parameters, *given.values()), read)
+
+
+@lru_cache(maxsize=1000)  # far more than there are verbs
+def _statement(schema: str, verb: str, parameters: int, casts: Casts, named: Casts) -> str:
+    marks = [f"%s::{cast}" for cast in casts] + ["%s"] * (parameters - len(casts))
+    marks += [f"{name} => %s{_NAMED_CASTS[name]}" for name in named]
+    return f"select * from {schema}.{verb}({', '.join(marks)})"
 
 
 _UUIDS = ("uuid[]", "text")
@@ -377,6 +384,8 @@ _NAMED_CASTS = {
 
 def _checked(options: Mapping[str, Any], *, without: set[str]) -> dict[str, Any]:
     """The options as the SQL function takes them; those of its sister are none of its."""
+    if not options:
+        return {}
     known = [name for name in _NAMED_CASTS if name not in without]
     if unknown := options.keys() - set(known):
         raise InvalidArgument(

@@ -7,3 +7,16 @@ document.addEventListener("DOMContentLoaded", () => {
     list.scrollTop += place - list.clientHeight / 2;
   }
 });
+
+// A long name in a table would make its column as wide; it may break at its punctuation.
+document.addEventListener("DOMContentLoaded", () => {
+  for (const code of document.querySelectorAll("article td code")) {
+    const texts = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
+    const found = [];
+    while (texts.nextNode()) found.push(texts.currentNode);
+    for (const text of found) {
+      const parts = text.data.split(/(?<=[\/_(,=])(?=.)|(?=\.\w)/);
+      text.replaceWith(...parts.flatMap((part, n) => (n ? [document.createElement("wbr"), part] : [part])));
+    }
+  }
+});

@@ -19,6 +19,8 @@ from faultline.config import Settings
 from faultline.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from rich.console import Console
 
 FOLDER = Path("reports/latest")
@@ -53,21 +55,21 @@ def demo(
 
     def end(number: int, _: object) -> None:
         ended.append(number)
-        sys.exit(143)
+        sys.exit(128 + number)
 
-    signal.signal(signal.SIGTERM, end)  # so that what was started ends, too
+    for sign in (signal.SIGTERM, signal.SIGINT):  # so that what was started ends, too
+        signal.signal(sign, end)
     from rich.console import Console
 
     from faultline.demo.story import tell
 
     settings = Settings.from_environment()
     console = Console(stderr=as_json)
-    if serve:
-        _insist_on_the_dashboard()
+    listening = _take_the_port(port) if serve else None
     _insist_on_the_folder(out)
     told = tell(settings, console, shlex.join(["faultline", *sys.argv[1:]]))
     if ended:  # what it raised was lost on its way, in a finalizer say
-        raise typer.Exit(143)
+        raise typer.Exit(128 + ended[0])
     for complaint in told.invalid:
         typer.echo(f"invalid: {complaint}", err=True)
     (out / "benchmark_summary.json").write_text(json.dumps(told.summary, indent=2) + "\n")
@@ -79,16 +81,18 @@ def demo(
     print_json(told.summary)
     if not told.held:
         raise typer.Exit(1)
-    if serve:
-        _serve(settings, console, port)
+    if listening is not None:
+        _serve(settings, console, listening)
 
 
-def _insist_on_the_dashboard() -> None:
-    """Before the story, not after it."""
+def _take_the_port(port: int) -> socket:
+    """Before the story, not after it: that there is a dashboard, and where it can be."""
     try:
         import faultline.demo.live  # noqa: F401 - only whether it can be had
+        from faultline.service.serving import listen
     except ModuleNotFoundError as error:
         raise not_installed(error, "web", "fastapi", "jinja2", "uvicorn") from error
+    return listen("127.0.0.1", port)
 
 
 def _insist_on_the_folder(out: Path) -> None:
@@ -102,7 +106,7 @@ def _insist_on_the_folder(out: Path) -> None:
         raise InvalidArgument(f"{out} is no folder to write to: name another one with --out")
 
 
-def _serve(settings: Settings, console: Console, port: int) -> None:
+def _serve(settings: Settings, console: Console, listening: socket) -> None:
     from faultline.demo.live import live
 
-    live(settings, console, port)
+    live(settings, console, listening)

@@ -46,6 +46,7 @@ def reconcile(
         if once:
             _once(here, as_json=as_json)
             return
+        here.verbs.reconcile(0).run(here.conn)  # and whether this login may do it
     settings = Settings.from_environment()
     emit = log_to(sys.stdout, "json" if as_json else "text")
     import asyncio

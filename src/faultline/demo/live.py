@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from socket import socket
 
 from rich.console import Console
 
@@ -26,7 +27,7 @@ ORDER_SECONDS = 0.5  # between two orders
 WORKERS = 2
 
 
-def live(settings: Settings, console: Console, port: int) -> None:
+def live(settings: Settings, console: Console, listening: socket) -> None:
     """Until Ctrl-C."""
     with (
         shop(settings) as (url, schema),
@@ -35,7 +36,7 @@ def live(settings: Settings, console: Console, port: int) -> None:
         workers = [cast.enter(f"worker-{n}", "--concurrency", "4") for n in range(WORKERS)]
         app = App(url, schema=schema)
         stalling = Stalling(lambda: [worker.pid for worker in workers if worker.poll() is None])
-        with beside(service(app, stalling=stalling), "127.0.0.1", port) as address, orders(app):
+        with beside(service(app, stalling=stalling), listening) as address, orders(app):
             console.print(f"\nThe dashboard: [bold]{address}/dashboard[/bold]", soft_wrap=True)
             console.print(
                 f"Stall a worker there: [bold]{address}/dashboard/workers[/bold]. Its leases last "

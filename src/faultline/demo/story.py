@@ -37,7 +37,7 @@ SEED = 1
 
 SENTENCES = {
     "worker_started": "is ready: `faultline worker`, process {pid}",
-    "lease_acquired": "claims the job under token {token}; the lease lasts {lease:g} s",
+    "lease_acquired": "claims {job} under token {token}; the lease lasts {lease:g} s",
     "execution_started": "calls the handler: charge the customer, record it",
     "worker_stalled": "stalls: process {pid} is stopped (SIGSTOP)",
     "lease_reclaimed": "finds the lease expired and takes the job over; token {token} is burnt",
@@ -70,8 +70,14 @@ class Timeline:
             return
         at = datetime.fromisoformat(line["at"])
         self._start = self._start or at
-        order = self.orders.get(line.get("job_id", ""))
-        words = SENTENCES[event].format(**line, lease=LEASE_SECONDS, order=order)
+        job_id = line.get("job_id", "")
+        words = SENTENCES[event].format(
+            **line,
+            lease=LEASE_SECONDS,
+            order=self.orders.get(job_id),
+            # Each job counts its tokens from 1: that of the second one is not the burnt one.
+            job="the job" if [job_id] == [*self.orders][:1] else "the next job",
+        )
         indent = 0 if line["actor"] == "A" else 4
         text = Text()
         elapsed = (at - self._start).total_seconds()
@@ -114,7 +120,8 @@ def play(url: str, schema: str, cast: Cast, timeline: Timeline) -> Played:
         cast.wait("B", "job_completed")
         cast.note("A", "worker_resumed", pid=a.pid)
         a.send_signal(signal.SIGCONT)
-        cast.wait("A", "stale_write_blocked")
+        while cast.wait("A", "stale_write_blocked")["operation"] == "renew":
+            pass  # by its lease keeper; the charge is still to come
         b.send_signal(signal.SIGTERM)
         cast.wait("B", "worker_exit")
         following = order(8)  # A lives on, and takes the next job

@@ -4,25 +4,40 @@ Its BEGIN goes out with the statement that opens the fence, and its COMMIT with 
 it, two round trips less than psycopg's own transaction block would take. So psycopg does not know
 that there is one, and what it would then refuse is refused here. A block of the handler's own
 inside is a savepoint, as in any open transaction.
+
+These two messages go straight to libpq: a cursor for each would cost more than the rest of a block.
 """
 
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import psycopg
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncClientCursor, AsyncConnection, ClientCursor, Connection, generators
+from psycopg.pq.abc import PGresult
+
+from faultline.call import Call, joined
+from faultline.direct import checked
 
 _FORBIDDEN = (
     "{}() forbidden inside a fenced transaction: leave COMMIT and ROLLBACK to the block, and use a "
     "savepoint (connection.transaction()) instead"
 )
+_ESCAPED = {"'", "\\"}
 
 
 class Lent(Connection[Any]):
     """A connection in autocommit mode that knows when its transaction is a block's."""
 
     is_fenced = False
+
+    def exchange(self, statements: bytes) -> list[PGresult]:
+        """Send these statements as one message; the answer to each, or the error of one."""
+        with self.lock:
+            self.pgconn.send_query(statements)
+            results = self.wait(generators.execute(self.pgconn))
+        return checked(self, results)
 
     def commit(self) -> None:
         """Not while a block is open."""
@@ -40,6 +55,13 @@ class AsyncLent(AsyncConnection[Any]):
 
     is_fenced = False
 
+    async def exchange(self, statements: bytes) -> list[PGresult]:
+        """As of the other."""
+        async with self.lock:
+            self.pgconn.send_query(statements)
+            results = await self.wait(generators.execute(self.pgconn))
+        return checked(self, results)
+
     async def commit(self) -> None:
         """Not while a block is open."""
         _refuse(self, "commit")
@@ -54,3 +76,32 @@ class AsyncLent(AsyncConnection[Any]):
 def _refuse(connection: Lent | AsyncLent, what: str) -> None:
     if connection.is_fenced:
         raise psycopg.ProgrammingError(_FORBIDDEN.format(what))
+
+
+def written(
+    connection: Lent | AsyncLent, calls: list[Call[Any]], begin: str = "", end: str = ""
+) -> bytes:
+    """These calls as one statement with its values in it, between two others."""
+    statement, parameters = joined(calls)
+    statement = f"{begin}{statement}{end}"
+    literals = tuple(map(_literal, parameters))
+    if None in literals:  # psycopg knows how
+        if isinstance(connection, Lent):
+            statement = ClientCursor(connection).mogrify(statement, parameters)
+        else:
+            statement = AsyncClientCursor(connection).mogrify(statement, parameters)
+        return statement.encode(connection.info.encoding)
+    return (statement % literals).encode()
+
+
+def _literal(value: Any) -> str | None:
+    """A value as SQL, if that is the same under every setting of the session."""
+    if value is None:
+        return "null"
+    if type(value) is int and value >= 0:
+        return str(value)
+    if type(value) is UUID:
+        return f"'{value}'"
+    if type(value) is str and value.isascii() and value.isprintable() and not _ESCAPED & {*value}:
+        return f"'{value}'"
+    return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import select
 import threading
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -134,14 +135,17 @@ class Pool:
                 return await call.arun(conn)
         return None
 
-    async def aclose(self) -> None:
-        """Close both, on the home loop; what is in use is closed when it is given back."""
+    async def aclose(self, seconds: float = 2.0) -> None:
+        """Close both, on the home loop, and give those that are being opened so many seconds; what
+        is in use is closed when it is given back."""
         with self._lock:
             self._closed = True
+        closing: list[Coroutine[Any, Any, None]] = []
         if self._sync is not None:
-            await asyncio.to_thread(self._sync.close, 2.0)
+            closing.append(asyncio.to_thread(self._sync.close, seconds))
         if self._async is not None:
-            await self._async.close(2.0)
+            closing.append(self._async.close(seconds))
+        await asyncio.gather(*closing)
 
     def _refuse_if_closed(self) -> None:
         """Of a handler that was left behind: nobody would close what it opens."""

@@ -8,6 +8,7 @@ server, and so are its check and the COMMIT.
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg.rows import tuple_row
+from psycopg.pq.abc import PGresult
 
 from faultline import caller
-from faultline.call import Call, together, translated_errors
+from faultline.call import Call, translated_errors
 from faultline.errors import InvalidArgument
 from faultline.fenced.block import Block, ended_inside
+from faultline.fenced.connection import written
 from faultline.fenced.drive import Steps
 
 if TYPE_CHECKING:
@@ -64,8 +66,8 @@ class Transaction(Block):
                 if self._isolation is not None:
                     yield from self._hold()
                 self.connection.is_fenced = True
-                (answer,) = yield partial(self._send, [self._opening()], begin=begin)
-                return answer
+                results = yield partial(self._send, [self._opening()], begin=begin)
+                return self._marked(results)
             except BaseException as error:
                 gone = isinstance(error, psycopg.OperationalError) and self.connection.closed
                 if isinstance(error, Exception) and not gone:
@@ -92,25 +94,22 @@ class Transaction(Block):
         return run(self.connection, calls)
 
     def _send(self, calls: list[Call[Any]], *, begin: str = "", end: str = "") -> Any:
-        """As `_run`, together with the statement before it or after it."""
-        call = together(calls)
-        statement = f"{begin}{call.statement}{end}"
+        """As `_run`, in one message with the statement before it or after it; its own answer is
+        the last but `end`'s."""
         if self._is_async:
-            return self._asend(call, statement, is_second=bool(begin))
-        with translated_errors(call.schema, calls[-1].verb, self.connection):
-            cursor = psycopg.ClientCursor(self.connection, row_factory=tuple_row)
-            cursor.execute(statement, call.parameters)
-            if begin:
-                cursor.nextset()
-            return call.read(cursor.fetchall())
+            return self._asend(calls, begin, end)
+        with translated_errors(calls[0].schema, calls[-1].verb, self.connection):
+            return self.connection.exchange(written(self.connection, calls, begin, end))
 
-    async def _asend(self, call: Call[Any], statement: str, *, is_second: bool) -> Any:
-        with translated_errors(call.schema, call.verb, self.connection):
-            cursor = psycopg.AsyncClientCursor(self.connection, row_factory=tuple_row)
-            await cursor.execute(statement, call.parameters)
-            if is_second:
-                cursor.nextset()
-            return call.read(await cursor.fetchall())
+    async def _asend(self, calls: list[Call[Any]], begin: str, end: str) -> Any:
+        with translated_errors(calls[0].schema, calls[-1].verb, self.connection):
+            return await self.connection.exchange(written(self.connection, calls, begin, end))
+
+    def _marked(self, results: list[PGresult]) -> Any:
+        """What the opening of the fence has answered. Not by the connection's own loaders, which a
+        handler may have changed."""
+        text = (results[-1].get_value(0, 0) or b"").decode(self.connection.info.encoding)
+        return text if self._step is None else json.loads(text)
 
     def _insist(self) -> Steps[None]:
         if self.connection.info.transaction_status == TransactionStatus.IDLE:

@@ -34,7 +34,7 @@ def require_token(host: str, has_token: bool) -> None:
 
 def serve(web: FastAPI, host: str, port: int, *, grace_seconds: float = 10.0) -> None:
     """Answer requests until SIGTERM or Ctrl-C; those under way may finish within the grace."""
-    listening = _listen(host, port)
+    listening = listen(host, port)
     _log_to_stdout()
     config = uvicorn.Config(
         web,
@@ -49,9 +49,9 @@ def serve(web: FastAPI, host: str, port: int, *, grace_seconds: float = 10.0) ->
 
 
 @contextmanager
-def beside(web: FastAPI, host: str, port: int) -> Iterator[str]:
+def beside(web: FastAPI, listening: socket.socket) -> Iterator[str]:
     """Answer requests in a thread, beside whatever else this process does; gives the address."""
-    listening = _listen(host, port)
+    host, port = listening.getsockname()[:2]
     config = uvicorn.Config(web, log_config=None, server_header=False, ws="none", log_level=50)
     server = uvicorn.Server(config)
     thread = threading.Thread(
@@ -59,7 +59,7 @@ def beside(web: FastAPI, host: str, port: int) -> Iterator[str]:
     )
     thread.start()
     try:
-        yield f"http://{host}:{listening.getsockname()[1]}"
+        yield f"http://{host}:{port}"
     finally:
         web.state.watch.close()
         server.should_exit = True
@@ -68,7 +68,8 @@ def beside(web: FastAPI, host: str, port: int) -> Iterator[str]:
         listening.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Take the port; who connects waits until somebody serves."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=2048)

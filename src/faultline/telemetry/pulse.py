@@ -1,6 +1,7 @@
 """Whether the workers of a process live and are ready, for whoever probes it.
 
-    stuck      a loop that never waits for anything has not turned for long: start it anew
+    stuck      a loop that never waits for anything has not turned for long, or a process was
+               started long ago and has not begun: start it anew
     trouble    leases cannot be renewed, or jobs not claimed: the database is away, say
 
 Nothing is decided here about a lease or a job, and nobody stops working because of an answer. A
@@ -20,6 +21,7 @@ from faultline.observer import Observer, Standing
 # that holds the interpreter, may keep them for some seconds.
 QUIET_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 60.0
+BEGIN_SECONDS: Final = 120.0  # for a process to import the app and to connect
 
 Said = tuple[float, str | None, str | None]
 
@@ -52,11 +54,16 @@ class Pulse(Observer):
 
     def stuck(self) -> str | None:
         """Why this process should be started anew; None: it lives."""
+        children = self._children.copy()
         for look in self._looks.copy().values():
-            quiet = _since(look().turned_at)
+            stands = look()
+            quiet = _since(stands.turned_at)
             if quiet > STUCK_SECONDS:
                 return f"the loop that keeps leases has not turned for {quiet:.0f} s"
-        for child, (at, stuck, _) in self._children.copy().items():
+            for child, started_at in stands.children.items():
+                if child not in children and _since(started_at) > BEGIN_SECONDS:
+                    return f"{_not_begun(child)}, {_since(started_at):.0f} s after its start"
+        for child, (at, stuck, _) in children.items():
             if stuck is not None:
                 return f"process {child}: {stuck}"
             if _since(at) > STUCK_SECONDS:
@@ -74,7 +81,7 @@ class Pulse(Observer):
                 return stands.trouble
             for child in stands.children:
                 if child not in children:
-                    return f"process {child} has not begun yet"
+                    return self.stuck() or _not_begun(child)
         for child, (at, _, trouble) in children.items():
             if trouble is not None:
                 return f"process {child}: {trouble}"
@@ -89,3 +96,7 @@ def _since(moment: float | None) -> float:
 
 def _nothing_from(child: str, at: float) -> str:
     return f"process {child} has said nothing for {_since(at):.0f} s"
+
+
+def _not_begun(child: str) -> str:
+    return f"process {child} has not begun yet"

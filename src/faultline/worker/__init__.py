@@ -4,7 +4,7 @@
 
     worker       one process, put together; signals and draining
     pump         the main loop: settle what has ended, claim what there is room for, wait; beside:
-                 its second connection, for hundreds of short jobs
+                 its other connections, for hundreds of short jobs
     lanes        where it claims, in which order
     ahead        how many it claims before there is a place for them
     execution    runs handlers: on the loop, in threads (threads), or alone (alone); short ones one
@@ -15,7 +15,8 @@
     keeper       a thread of its own: renews leases, tells handlers to stop
     reconciler   takes over what expired, promotes what is due, listens; compacts, now and then
     retention    beside the reconciler: forgets what ended long ago
-    session      a connection whose every call is bounded in time; outage: what to do without one
+    session      a connection whose every call is bounded in time; outage: what to do without one;
+                 limit: by when a worker that was hurried asks no more
     runner       the loop of a process of its own
     announcer    lets events out through a thread of their own
     parent       several processes; child: one of them; passing: what it observes goes up
@@ -38,10 +39,10 @@ from faultline.events import Emit, MetricsServed
 from faultline.log import log_to
 from faultline.reference import reference_of
 from faultline.worker.child import Spec
-from faultline.worker.options import WorkerOptions
+from faultline.worker.options import WorkerOptions, named
 from faultline.worker.parent import Parent
 from faultline.worker.runner import run_to_end
-from faultline.worker.worker import Worker, named
+from faultline.worker.worker import Worker
 
 if TYPE_CHECKING:
     from faultline.app import App

@@ -6,7 +6,7 @@ fewer, since they run one after the other. What has waited for too long all the 
 took longer than those before it, is handed back.
 
 A job that kills its worker costs every job in that worker's hands a crash. The first time these may
-be hundreds; after that all of them are known, and a worker that is given one of them takes no more
+be thousands; after that all of them are known, and a worker that is given one of them takes no more
 than it has places for.
 """
 
@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from typing import Any
 
-MOST = 1500  # three claims: two are under way while the third one's jobs run
+MOST = 3000  # six claims: while three are under way, the jobs of others run
 AHEAD_SECONDS = 0.05  # a few claims, with room for a slow one
+MANY = 750  # ahead: a third of them is half a claim
 WAIT_SECONDS = 1.0  # and at most a quarter of the lease, for a place
 SHORT_SECONDS = 0.0002  # below which a thread of its own costs more than the handler
 SHORT_ALONE_SECONDS = 0.005  # where there is one place anyway: nothing is lost by sharing
@@ -63,6 +64,12 @@ class Ahead:
         if self._mean is None or self._mean > AHEAD_SECONDS or self.careful:
             return 0
         return min(MOST, int(AHEAD_SECONDS / max(self._pace, 1e-6)))
+
+    @property
+    def worth_a_claim(self) -> float:
+        """How many there must be room for: a third of what may wait. Where that is few, two thirds:
+        a claim costs as much as several jobs, and what is left still lasts for a slow one."""
+        return self.jobs / 3 if self.jobs >= MANY else self.jobs * 2 / 3
 
 
 def _nearer(mean: float | None, seconds: float, weight: float) -> float:

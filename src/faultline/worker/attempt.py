@@ -126,7 +126,7 @@ class Attempt:
     @property
     def key(self) -> tuple[UUID, int]:
         """As the verbs name an attempt."""
-        return (self.lease.job_id, self.lease.token)
+        return self.lease[:2]  # a lease is a tuple that begins with them
 
     @property
     def overdue_at(self) -> float:

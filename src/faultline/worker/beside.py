@@ -1,4 +1,4 @@
-"""A second connection for the pump, where jobs are so short that one cannot keep up.
+"""Another connection for the pump, where jobs are so short that one cannot keep up.
 
 While the answer to one call is awaited, the next batch is settled and claimed on this one. It does
 nothing else: whatever is not plain success it leaves to the pump, and rests until the pump has got
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from faultline.worker.session import Session
+from faultline.worker.session import CALM_SECONDS, Session
 
 IDLE_SECONDS = 5.0
 
@@ -38,6 +38,7 @@ class Beside:
     async def close(self) -> None:
         """Break off, and close the connection."""
         if self._task is not None:
+            await self._session.calm(CALM_SECONDS)
             self._task.cancel()
             await asyncio.wait({self._task})
         await self._session.close()

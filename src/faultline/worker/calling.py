@@ -34,9 +34,16 @@ def cancel(attempt: Attempt) -> None:
 
 def call_of(attempt: Attempt) -> Callable[..., Any]:
     """What is to be called with the arguments of the job."""
-    if attempt.trace is not None:
-        return _followed(attempt, _call_of(attempt))
-    return _call_of(attempt)
+    task = attempt.task
+    assert task is not None
+    if task.transactional:
+        wrap = _in_atransaction if task.is_async else _in_transaction
+        call = wrap(task.handler, attempt.context)
+    elif task.wants_context:
+        call = partial(task.handler, attempt.context)
+    else:
+        call = task.handler
+    return call if attempt.trace is None else _followed(attempt, call)
 
 
 def _followed(attempt: Attempt, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,17 +61,6 @@ def _followed(attempt: Attempt, call: Callable[..., Any]) -> Callable[..., Any]:
             return await call(**arguments)
 
     return afollowed if attempt.task.is_async else followed
-
-
-def _call_of(attempt: Attempt) -> Callable[..., Any]:
-    task = attempt.task
-    assert task is not None
-    if task.transactional:
-        wrap = _in_atransaction if task.is_async else _in_transaction
-        return wrap(task.handler, attempt.context)
-    if task.wants_context:
-        return partial(task.handler, attempt.context)
-    return task.handler
 
 
 def _in_transaction(handler: Callable[..., Any], context: Any) -> Callable[..., Any]:

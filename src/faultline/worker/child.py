@@ -13,6 +13,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 from uuid import UUID
@@ -68,6 +69,7 @@ class Child:
     def __init__(self, process: asyncio.subprocess.Process, hearing: Hearing) -> None:
         self._process = process
         self._hearing = hearing
+        self.started_at = time.monotonic()
 
     @classmethod
     async def start(cls, spec: Spec, observer: Observer = NOBODY) -> Self:

@@ -225,7 +225,7 @@ def _read_as(call: Call[Any], read: Callable[[list[Row]], list[Stale]]) -> Call[
 
 def keys(batch: Sequence[Ending]) -> list[tuple[Any, int]]:
     """The attempts, as the verbs name them."""
-    return [ending.attempt.key for ending in batch]
+    return [ending.attempt.lease[:2] for ending in batch]
 
 
 def results(batch: Sequence[Completed]) -> list[Any] | None:

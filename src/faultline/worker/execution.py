@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from faultline.errors import InvalidArgument
 from faultline.events import (
@@ -50,9 +50,6 @@ from faultline.worker.relay import Relay
 from faultline.worker.stretch import LOOK_SECONDS, MOST, Stretch, called
 from faultline.worker.threads import Threads
 
-if TYPE_CHECKING:
-    from faultline.task import Task
-
 T = TypeVar("T")
 
 LONGEST_PAUSE_SECONDS = 60.0  # before what cannot be run here is offered again
@@ -78,7 +75,7 @@ class Execution:
         self._on_done = on_done or self._each_ended
         self._on_late = on_late
         self._alone = alone
-        self._threads = Threads(f"faultline-{worker}")
+        self._threads = Threads(f"faultline-{worker}", places)
         self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself keeps only weak references
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
@@ -104,7 +101,7 @@ class Execution:
 
     def is_ahead(self, room: int) -> bool:
         """Whether what is here will last for a while: no need to claim so few."""
-        return len(self._waiting) > 0 and room * 3 < self._ahead.jobs
+        return len(self._waiting) > 0 and room < self._ahead.worth_a_claim
 
     def take(self, attempts: list[Attempt]) -> None:
         """Begin these attempts, each as soon as a place is free."""
@@ -146,9 +143,13 @@ class Execution:
 
     def next_for_relay(self) -> Attempt | None:
         """The next attempt, if there is a place and the relay takes it."""
-        if (attempt := self._next()) is not None and self._relay.takes(attempt):
-            return self._waiting.popleft()
-        return None
+        waiting = self._waiting
+        attempt = waiting[0] if waiting and self.running < self._places else None
+        if attempt is not None and (attempt.told is not None or attempt.done):
+            attempt = self._next()  # the first behind it that has not ended while it waited
+        if attempt is None or not self._relay.takes(attempt):
+            return None
+        return self._waiting.popleft()
 
     def _next(self) -> Attempt | None:
         """The first that waits, if there is a place for it; it goes on waiting."""
@@ -194,19 +195,15 @@ class Execution:
         elif lease.last_chance and self._alone is not None:
             self._start_alone(attempt, self._alone)
         else:
-            return self._arguments(attempt, task)
+            if self._says_starts:
+                number = lease.attempts + 1
+                self._emit(ExecutionStarted(self._worker, *attempt.key, task.name, number))
+            try:
+                return task.arguments_for(lease)
+            except BaseException as error:  # also whatever a user's own type raises when it is made
+                said = "the payload does not fit the task; the job's own error says how"
+                self._end(attempt, Failed(attempt, describe(error), said=said))
         return None
-
-    def _arguments(self, attempt: Attempt, task: Task[Any, Any]) -> dict[str, Any] | None:
-        if self._says_starts:
-            number = attempt.lease.attempts + 1
-            self._emit(ExecutionStarted(self._worker, *attempt.key, task.name, number))
-        try:
-            return task.arguments_for(attempt.lease)
-        except BaseException as error:  # also whatever a user's own type raises when it is built
-            said = "the payload does not fit the task; the job's own error says how"
-            self._end(attempt, Failed(attempt, describe(error), said=said))
-            return None
 
     def _look_later(self) -> None:
         """When the first that waits has waited for too long."""

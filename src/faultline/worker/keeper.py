@@ -38,12 +38,12 @@ from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
 from faultline.worker.attempt import ABANDON_SECONDS, Attempt, Hands
 from faultline.worker.endings import Abandoned, Released, Settled, ending_of
+from faultline.worker.limit import Limit
 from faultline.worker.outage import Outage, nothing
 from faultline.worker.reconciler import Reconciler
-from faultline.worker.session import Session, Unavailable
+from faultline.worker.session import CALM_SECONDS, Session, Unavailable
 
 TICK_SECONDS = 1.0  # how long it sleeps at most
-CALL_SECONDS = 10.0
 ASIDE_SECONDS = 2.0
 STUCK = 75  # exit status of a process that gave up on a handler which would not end
 REPORT_SECONDS = 0.5  # progress is passed on at most so often
@@ -66,6 +66,7 @@ class Keeper:
         beside: Reconciler,
         last: Callable[[], None] = nothing,
         observer: Observer = NOBODY,
+        limit: Limit | None = None,
     ) -> None:
         self._worker = worker
         self._verbs = verbs
@@ -77,7 +78,8 @@ class Keeper:
         self._last = last  # to be called before the process is given up
         self._url = url
         self._observer = observer
-        self._session = Session(url, verbs.schema, observer)
+        self._limit = limit or Limit()  # for what is asked once it is stopped
+        self._session = Session(url, verbs.schema, observer, self._limit)
         self._outage = Outage(worker, nothing)
         self._stopping = False
         self._beat_at = 0.0 if beat is not None else math.inf
@@ -136,12 +138,13 @@ class Keeper:
             return f"{len(late)} leases are not renewed in time: job {late[0].job_id}, for one"
         return None
 
-    def stop(self) -> None:
-        """End the thread; what is in hand is no longer kept."""
+    def stop(self, seconds: float = GOODBYE_SECONDS) -> None:
+        """End the thread, within so many seconds; what is in hand is no longer kept."""
         self._stopping = True
+        self._limit.set(time.monotonic() + seconds)
         if self._thread.is_alive():  # else it was never started
             self._soon(lambda: self._main.cancel() if self._main else None)
-            self._thread.join(CALL_SECONDS)
+            self._thread.join(self._limit.left() + CALM_SECONDS)
 
     def _woken(self) -> None:
         self._look.set()
@@ -168,6 +171,7 @@ class Keeper:
             await self._watch_forever()
         finally:
             left = {beside, renewing}
+            await asyncio.gather(self._session.calm(CALM_SECONDS), self._beside.calm(CALM_SECONDS))
             while left:  # until 3.12 wait_for may swallow a cancellation: ask again
                 for task in left:
                     task.cancel()
@@ -307,7 +311,7 @@ class Keeper:
         self._emit(HandlerAbandoned(self._worker, *stuck.key, stuck.lease.task))
         others = [a for a in self._hands.all() if a is not stuck and _may_be_handed_back(a)]
         ending = ending_of(stuck, Abandoned())
-        session = Session(self._url, self._verbs.schema)
+        session = Session(self._url, self._verbs.schema, limit=self._limit)
         with suppress(Unavailable, psycopg.Error, FaultlineError, TimeoutError):
             if not isinstance(ending, Settled):  # else it has ended itself, or may have
                 stale = await session.run(ending.call(self._verbs, [ending]), 2.0)

@@ -84,7 +84,10 @@ class Lanes:
     def claimed(self, leases: Sequence[Lease], seconds: float, *, swept: bool) -> None:
         """Remember how far these lanes have been read (a claim answers in the order of each), by a
         call that took so long."""
-        self._cursors.update([(lease.lane, lease.seq) for lease in reversed(leases)])
+        if leases and leases[0].lane == leases[-1].lane:  # and so are all between
+            self._cursors[leases[0].lane] = leases[0].seq
+        else:
+            self._cursors.update([(lease.lane, lease.seq) for lease in reversed(leases)])
         if swept:
             cost = min(seconds, self._sweep_seconds) - self._usual_seconds
             self._sweep_seconds = seconds

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import secrets
+import socket
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from faultline.errors import InvalidArgument
@@ -66,3 +69,10 @@ class WorkerOptions:
 def _at_least(name: str, value: float, least: float) -> None:
     if not value >= least:
         raise InvalidArgument(f"{name} is {value}: it must be at least {least}")
+
+
+def named(options: WorkerOptions) -> WorkerOptions:
+    """With a name for people, and a part that nobody else has or can guess: who knows the name of a
+    worker can end its leases."""
+    name = options.name or f"{socket.gethostname()[:180]}:{os.getpid()}"
+    return replace(options, name=f"{name}:{secrets.token_hex(4)}"[-200:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 
@@ -33,13 +34,15 @@ class Outage:
             return None
         return f"{self._text} (for {time.monotonic() - since:.0f} s)"
 
-    async def wait(self, error: BaseException) -> None:
-        """Say so if it is new, and wait before the next try: 0.05 s, 0.1 s … 5 s, spread."""
+    async def wait(self, error: BaseException, most_seconds: float = math.inf) -> None:
+        """Say so if it is new, and wait before the next try: 0.05 s, 0.1 s … 5 s, spread; no longer
+        than there is time."""
         if self._since is None:
             self._since = time.monotonic()
             self._text = str(error).partition("\n")[0] or type(error).__name__
             self._emit(DatabaseLost(self._worker, self._text))
-        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311
+        pause = self._pause * random.uniform(0.5, 1.0)  # noqa: S311
+        await asyncio.sleep(min(pause, most_seconds))
         self._pause = min(self._pause * 2, LONGEST_SECONDS)
 
     def over(self) -> None:

@@ -24,11 +24,15 @@ from faultline.worker.alone import apart
 from faultline.worker.announcer import Announcer
 from faultline.worker.child import Child, Spec
 from faultline.worker.endings import reclaimed_events
+from faultline.worker.limit import Limit
+from faultline.worker.pump import begun
 from faultline.worker.session import Session, Unavailable
 
 SETTLED_SECONDS = 10.0  # a child that lived so long did not die of its start
 LONGEST_PAUSE_SECONDS = 30.0
 CALL_SECONDS = 5.0
+# From the hurry to the end of all: what a child may take, and then the time to bury it.
+ENDING_SECONDS = 10.0
 
 
 class Parent:
@@ -51,15 +55,17 @@ class Parent:
         self._emit = Announcer(name, emit, observer)
         self._children: dict[str, Child] = {}
         self._ending = asyncio.Event()
+        self._limit = Limit(least_seconds=1.0)  # of its own calls, once it was hurried
 
     async def main(self) -> int:
         """Until every child has ended after a signal."""
         loop = asyncio.get_running_loop()
         for sign in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sign, self.drain)
-        session = Session(self._url, self._verbs.schema)
+        session = Session(self._url, self._verbs.schema, limit=self._limit)
         try:
-            await session.connection()  # what is wrong is said once, not by every child
+            # What is wrong is said once, not by every child again and again.
+            await begun(session, self._verbs, self._name, list(self._spec.options.queues))
             await session.close()
             self._observer.standing(self._name, self._standing)
             await asyncio.gather(*(self._keep(n) for n in range(self._spec.options.processes)))
@@ -71,17 +77,28 @@ class Parent:
         return 0
 
     def drain(self) -> None:
-        """Pass it on: the first time children drain, the second time they hand back."""
+        """Pass it on: the first time children drain, the second time they hand back, or after the
+        grace. A child ends by itself then, whatever the database does; a handler that blocks it is
+        waited for."""
+        if self._ending.is_set():
+            self._hurry()
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._spec.options.grace_seconds, self._hurry)
         self._ending.set()
         for child in self._children.values():
             with suppress(ProcessLookupError):
                 child.send_signal(signal.SIGTERM)
 
+    def _hurry(self) -> None:
+        self._limit.set(time.monotonic() + ENDING_SECONDS)
+
     def _standing(self) -> Standing:
-        running, wanted = tuple(self._children), self._spec.options.processes
+        running, wanted = self._children.copy(), self._spec.options.processes
         some_died = len(running) < wanted and not self._ending.is_set()
         trouble = f"{len(running)} of {wanted} processes run" if some_died else None
-        return Standing(trouble, children=running)
+        started = {name: child.started_at for name, child in running.items()}
+        return Standing(trouble, children=started)
 
     async def _keep(self, place: int) -> None:
         """One child after the other in this place."""
@@ -116,7 +133,7 @@ class Parent:
     async def _bury(self, name: str, status: int) -> None:
         """End the dead child's leases now; if the database is away they expire by themselves."""
         taken: list[Reclaimed] = []
-        session = Session(self._url, self._verbs.schema)
+        session = Session(self._url, self._verbs.schema, limit=self._limit)
         with suppress(Unavailable, FaultlineError, psycopg.Error, TimeoutError):
             for owner in (name, apart(name)):
                 call = self._verbs.reclaim_dead(owner)

@@ -4,16 +4,17 @@
         settle_and_claim()       one call and one commit, where both are to be done
         wait()                   for an ending, a notification, or the next poll
 
-Claims as many jobs as can begin in a moment. Where these are hundreds, the next batch is settled
-and claimed on a second connection while the answer for the first is awaited (`Beside`).
+Claims as many jobs as can begin in a moment. Where these are hundreds, the next batches are settled
+and claimed on other connections while the answer for the first is awaited (`Beside`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -21,12 +22,13 @@ import psycopg
 
 from faultline.errors import DatabaseUnavailable, FaultlineError
 from faultline.events import Emit
-from faultline.jobs import Lease, Stale
+from faultline.jobs import Lane, Lease, Stale
 from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
 from faultline.worker.beside import Beside
 from faultline.worker.endings import Completed, keys, results
 from faultline.worker.lanes import Lanes
+from faultline.worker.limit import Limit
 from faultline.worker.outage import Outage
 from faultline.worker.session import Locked, Session, Unavailable
 from faultline.worker.settler import Settler, is_unknown, seconds_for
@@ -35,6 +37,10 @@ MAX_CLAIM = 500
 CALL_SECONDS = 5.0
 LINGER_SECONDS = 0.005
 SLEEP_SECONDS = 60.0  # how long one `sleep` asks for notifications
+# Where many sleep, an announcement does for all that comes within 50 ms (see announce, in SQL): so
+# each looks again, at no particular moment, and of many somebody soon; and once more after that,
+# since the others may all be dead.
+QUIET_SECONDS = 0.05
 # A lost claim may commit after we have looked for it, when its COMMIT waits for a standby.
 LOOK_AGAIN_SECONDS = (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0)
 
@@ -51,8 +57,7 @@ class Pump:
         settler: Settler,
         emit: Emit,
         *,
-        second: Session,
-        uses_both: bool = True,
+        others: Sequence[Session] = (),
         room: Callable[[], int],
         is_ahead: Callable[[int], bool],
         start: Callable[[list[Lease], float], None],
@@ -74,16 +79,16 @@ class Pump:
         self._apart = apart  # whose the leases of suspects are
         self._observer = observer
         self._lanes = Lanes(queues, verbs, session, observer)
-        self._observer = observer
         self._outage = Outage(worker, emit)
         self._signal = asyncio.Event()
-        self._beside = Beside(second, self._claim_beside)
-        self._uses_both = uses_both  # several processes keep the server busy with one each
+        self._besides = [Beside(other, self._claim_beside) for other in others]
         self._claiming = 0  # jobs asked for and not answered yet
         self._hungry = True  # there may be work
         self._flows = False  # the last claim got as much as it asked for
         self._is_announced = False  # a queue whose lanes are known has a job, unless that is gone
         self._asleep_until = 0.0
+        self._looks_again = False  # a second look is to come
+        self._was_announced_since = False  # since that was decided
         self._look_for_lost: list[float] = []  # moments
 
     def wake(self) -> None:
@@ -91,6 +96,12 @@ class Pump:
         self._signal.set()
         if self._claiming:
             self._share()
+
+    def ended_itself(self) -> None:
+        """As `wake`, where nothing is left to be written: not while others wait for its place, and
+        there is room for too few to claim. Each of them ends, and then asks again."""
+        if not self._is_ahead(self._room()):
+            self.wake()
 
     def work_announced(self, queue: str | None) -> None:
         """A queue has a job; None: some queue may have one."""
@@ -101,6 +112,10 @@ class Pump:
             if not self._is_announced:
                 self._lanes.refresh_soon()
             self._signal.set()
+            if self._looks_again:
+                self._was_announced_since = True
+            elif queue is not None:
+                self._look_later()
 
     def trouble(self) -> str | None:
         """Why nothing can be claimed or settled, if so; from any thread."""
@@ -110,25 +125,24 @@ class Pump:
     async def begin(self) -> set[str]:
         """Connect, and fail now if this worker could never claim anything; answers with those of
         its queues that have had a job."""
-        try:
-            await self._session.connection()
-            await self._session.run(self._verbs.claim(self._worker, []), CALL_SECONDS)
-            lanes = await self._session.run(self._verbs.lanes(self._queues), CALL_SECONDS)
-        except (Unavailable, TimeoutError) as error:
-            raise DatabaseUnavailable(str(error) or "the database did not answer") from error
+        lanes = await begun(self._session, self._verbs, self._worker, self._queues)
         self._observer.lanes(lanes)  # for who never claims: a process of one job
         return {lane.queue for lane in lanes}
 
-    async def run(self, going_on: Callable[[], bool], patient: Callable[[], bool]) -> bool:
+    async def run(
+        self, going_on: Callable[[], bool], patient: Callable[[], bool], limit: Limit
+    ) -> bool:
         """Until `going_on` says no and all is written; an outage only makes it wait, as long as
-        it is `patient`. False: not all could be written."""
+        it is `patient`, and nothing longer than the limit. False: not all could be written."""
         while going_on() or self._has_more():
+            if limit.is_over and (self._has_more() or not going_on()):
+                return False  # not where nothing but a process of its own is waited for
             try:
                 await self.settle_and_claim()
             except Exception as error:  # whatever it is: a worker that stops here loses its jobs
                 if not patient():
                     return False
-                await self._outage.wait(error)
+                await self._outage.wait(error, limit.left())
             else:
                 self._outage.over()
                 if self._has_more() and not (going_on() or patient()):
@@ -139,11 +153,15 @@ class Pump:
 
     def _has_more(self) -> bool:
         """Whether something is to be written, or being written."""
-        return bool(self._settler) or self._beside.is_busy
+        return bool(self._settler) or self._is_busy_beside
+
+    @property
+    def _is_busy_beside(self) -> bool:
+        return any(beside.is_busy for beside in self._besides)
 
     async def close(self) -> None:
-        """Close the second connection; the first is not the pump's own."""
-        await self._beside.close()
+        """Close the other connections; the first is not the pump's own."""
+        await asyncio.gather(*(beside.close() for beside in self._besides))
 
     async def settle_and_claim(self) -> None:
         """One step. Raises Unavailable; what was to be written is then kept for the next."""
@@ -205,17 +223,19 @@ class Pump:
             self._hungry = True
 
     def _share(self) -> None:
-        """A claim is under way: the second connection makes the next one, if that is a fat one."""
+        """A claim is under way: another connection makes the next one, if that is a fat one."""
         enough = self._settler.done >= MAX_CLAIM // 2 or self._wants_some()
         if enough and self._is_worth_it(self._room()):
-            self._beside.ask()
+            for beside in self._besides:
+                if not beside.is_busy:
+                    beside.ask()
+                    return
 
     def _is_worth_it(self, room: int) -> bool:
-        is_fat = self._uses_both and room >= MAX_CLAIM // 2
-        return is_fat and self._flows and not self._look_for_lost
+        return room >= MAX_CLAIM // 2 and self._flows and not self._look_for_lost
 
     async def _claim_beside(self, session: Session) -> None:
-        """On the second connection. Whatever is not plain success is left to the first."""
+        """On another connection. Whatever is not plain success is left to the first."""
         room = self._room()
         is_worth_it = self._is_worth_it(room)
         completions = self._settler.take_done() if is_worth_it else []
@@ -313,7 +333,7 @@ class Pump:
         """Hand back what a claim leased to us without our ever hearing of it; not while another one
         is under way, whose leases we do not know yet either."""
         while self._look_for_lost and time.monotonic() >= self._look_for_lost[0]:
-            if self._beside.is_busy:
+            if self._is_busy_beside:
                 return
             call = self._verbs.release_others(self._worker, self._known())
             await self._session.run(call, CALL_SECONDS)
@@ -331,6 +351,29 @@ class Pump:
         self._signal.clear()
         timer.cancel()
 
+    def _look_later(self) -> None:
+        self._looks_again = True
+        self._was_announced_since = False
+        loop, spread = asyncio.get_running_loop(), random.uniform(0.0, QUIET_SECONDS)  # noqa: S311
+        loop.call_later(spread, self._poll)
+        loop.call_later(QUIET_SECONDS + max(spread, QUIET_SECONDS / 5), self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks_again = False
+        self._poll()
+        if self._was_announced_since:
+            self._look_later()
+
     def _poll(self) -> None:
         self._hungry = True
         self._signal.set()
+
+
+async def begun(session: Session, verbs: Protocol, worker: str, queues: list[str]) -> list[Lane]:
+    """Connect and ask what a worker asks first: what is wrong is said now. Claims nothing."""
+    try:
+        await session.connection()
+        await session.run(verbs.claim(worker, []), CALL_SECONDS)
+        return await session.run(verbs.lanes(queues), CALL_SECONDS)
+    except (Unavailable, TimeoutError) as error:
+        raise DatabaseUnavailable(str(error) or "the database did not answer") from error

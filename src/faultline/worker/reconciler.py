@@ -23,6 +23,7 @@ from faultline.jobs import Reconciled
 from faultline.observer import NOBODY, Observer, Standing
 from faultline.protocol import Protocol
 from faultline.worker.endings import reclaimed_events
+from faultline.worker.limit import Limit
 from faultline.worker.outage import Outage, nothing
 from faultline.worker.pace import Pace
 from faultline.worker.retention import Retention
@@ -53,6 +54,7 @@ class Reconciler:
         on_cancel: Callable[[UUID], None] = nothing,
         announce: bool = True,
         observer: Observer = NOBODY,
+        limit: Limit | None = None,
     ) -> None:
         self._worker = worker
         self._verbs = verbs
@@ -61,12 +63,14 @@ class Reconciler:
         self._on_work = on_work  # a queue has a job; None: some queue may have
         self._on_cancel = on_cancel  # somebody wants this job to stop
         self._observer = observer
-        self._session = Session(url, verbs.schema, observer)
-        self._ears = Session(listen_url, verbs.schema) if listen_url else self._session
+        self._limit = limit or Limit()
+        self._session = self._ears = Session(url, verbs.schema, observer, self._limit)
+        if listen_url:
+            self._ears = Session(listen_url, verbs.schema, limit=self._limit)
         self._hearing: psycopg.AsyncConnection[object] | None = None
         self._partitions_at = 0.0
         self._compacting = Pace(COMPACT_EVERY, COMPACT_LATER)
-        self._retention = Retention(worker, url, verbs, emit)
+        self._retention = Retention(worker, url, verbs, emit, self._limit)
         self._sooner = asyncio.Event()
         self._outage = Outage(worker, emit if announce else nothing)
 
@@ -99,6 +103,10 @@ class Reconciler:
             retention.cancel()
             await asyncio.gather(retention, return_exceptions=True)
             await self.close()
+
+    async def calm(self, seconds: float) -> None:
+        """Before it is cancelled: let the calls under way end, or cut them off."""
+        await asyncio.gather(self._session.calm(seconds), self._ears.calm(seconds))
 
     async def close(self) -> None:
         """Forget the connections."""
@@ -171,7 +179,7 @@ class Reconciler:
         if pooled(conn):
             return False
         if conn is not self._hearing:
-            timer = Deadline(conn, CALL_SECONDS)
+            timer = Deadline(conn, CALL_SECONDS, self._limit)
             try:
                 await conn.execute(f"listen {self._verbs.schema}")
             finally:

@@ -62,17 +62,36 @@ class Relay:
         run.task = self._execution.new_task(self._go_on(run))
 
     async def _go_on(self, run: _Run) -> None:
-        execution, clean = self._execution, copy_context()
+        """One handler after the other. What is done for each of them stands here at length: a call
+        more would cost a tenth of a short job."""
+        execution, clean, task = self._execution, copy_context(), run.task
+        begin, following, interrupt = execution.begin, execution.next_for_relay, execution.interrupt
         self._loop.call_soon(run.let_go)
         rest_at = time.monotonic() + STROKE_SECONDS
         try:
-            while (attempt := execution.next_for_relay()) is not None:
+            while (attempt := following()) is not None:
                 run.attempt = attempt
                 attempt.entered = attempt.shares = True
-                attempt.running = run.task
-                attempt.interrupt = execution.interrupt
-                await self._await(run, attempt)
-                if run.is_taken or _is_used(run.task, clean):
+                attempt.running = task
+                attempt.interrupt = interrupt
+                if (arguments := begin(attempt)) is not None:
+                    returned, raised = None, None
+                    try:
+                        # Its arguments may be of a user's own type, and take their time.
+                        if time.monotonic() >= attempt.deadline or attempt.told is not None:
+                            raise NeverBegan
+                        returned = await call_of(attempt)(**arguments)
+                    except BaseException as error:  # also what asyncio would not let through
+                        raised = error
+                    is_usual = attempt.told is None and attempt._context is None
+                    if is_usual and returned is raised is None and not attempt.done:
+                        attempt.done = True
+                        attempt.placed = False
+                        execution.running -= 1
+                        run.done.append(Completed(attempt, None))
+                    else:
+                        execution.finish(attempt, raised, returned)
+                if run.is_taken or _is_used(task, clean):
                     break
                 if len(run.done) >= STROKE or attempt.started_at >= rest_at:
                     self._tell(run)
@@ -83,26 +102,6 @@ class Relay:
                     rest_at = time.monotonic() + STROKE_SECONDS
         finally:
             self._over(run)
-
-    async def _await(self, run: _Run, attempt: Attempt) -> None:
-        """One handler."""
-        execution = self._execution
-        returned, raised = None, None
-        if (arguments := execution.begin(attempt)) is None:
-            return
-        try:
-            if attempt.started_at >= attempt.deadline:
-                raise NeverBegan
-            returned = await call_of(attempt)(**arguments)
-        except BaseException as error:  # also what asyncio would not let pass through a task
-            raised = error
-        if returned is None and raised is None and attempt.is_usual and not attempt.done:
-            attempt.done = True
-            attempt.placed = False
-            execution.running -= 1
-            run.done.append(Completed(attempt, None))
-        else:
-            execution.finish(attempt, raised, returned)
 
     def _tell(self, run: _Run) -> None:
         if run.done:

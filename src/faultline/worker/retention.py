@@ -12,6 +12,7 @@ import random
 
 from faultline.events import Emit, MonthsForgotten
 from faultline.protocol import Protocol
+from faultline.worker.limit import Limit
 from faultline.worker.session import Session
 
 CALL_SECONDS = 600.0  # it reads a whole month, before anybody has to wait
@@ -24,11 +25,14 @@ STEP_SECONDS = 0.2  # between two steps, for everybody else
 class Retention:
     """One look after the other, until cancelled."""
 
-    def __init__(self, worker: str, url: str, verbs: Protocol, emit: Emit) -> None:
+    def __init__(
+        self, worker: str, url: str, verbs: Protocol, emit: Emit, limit: Limit | None = None
+    ) -> None:
         self._worker = worker
         self._url = url
         self._verbs = verbs
         self._emit = emit
+        self._limit = limit
 
     async def run(self) -> None:
         """Until cancelled; spread, so that workers do not keep step."""
@@ -42,7 +46,7 @@ class Retention:
 
     async def apply(self) -> bool:
         """Until nothing is left to forget; False: something was in the way."""
-        session = Session(self._url, self._verbs.schema)
+        session = Session(self._url, self._verbs.schema, limit=self._limit)
         try:
             while (done := await session.run(self._verbs.apply_retention(), CALL_SECONDS)).more:
                 if done.months:

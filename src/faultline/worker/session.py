@@ -16,13 +16,15 @@ import psycopg
 from psycopg import AsyncConnection, errors
 
 from faultline.call import Call
-from faultline.connect import aconnect, readable_url, sever
+from faultline.connect import acheck, aconnect, readable_url, sever
 from faultline.errors import DatabaseUnavailable, LockedOut
 from faultline.observer import NOBODY, Observer
+from faultline.worker.limit import Limit
 
 T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
+CALM_SECONDS = 0.5  # for a call that is under way when its task is to be cancelled
 
 
 class Unavailable(Exception):
@@ -40,11 +42,15 @@ class Locked(Unavailable):
 class Session:
     """One connection, used by one task at a time."""
 
-    def __init__(self, url: str, schema: str, observer: Observer = NOBODY) -> None:
+    def __init__(
+        self, url: str, schema: str, observer: Observer = NOBODY, limit: Limit | None = None
+    ) -> None:
         self._url = url
         self._observer = observer
         self._schema = schema
+        self._limit = limit or Limit()
         self._conn: AsyncConnection[Any] | None = None
+        self._under_way: Deadline | None = None
         hosts = str(readable_url(url).get("host") or "").split(",")
         self._connect_seconds = CONNECT_SECONDS * len(hosts) + 5.0  # each has its connect_timeout
 
@@ -52,18 +58,47 @@ class Session:
         """The connection, opened if there is none."""
         if self._conn is not None and not self._conn.closed:
             return self._conn
-        opening = aconnect(self._url, schema=self._schema, on_clock=self._observer.clock)
-        opened = await asyncio.wait_for(opening, self._connect_seconds)
-        self._conn = opened
-        return opened
+        by = time.monotonic() + self._connect_seconds
+        conn = await self._opened()
+        self._under_way = timer = Deadline(conn, by - time.monotonic(), self._limit)
+        try:
+            self._observer.clock(await acheck(conn, self._schema))
+        except BaseException as error:
+            await conn.close()
+            if timer.has_cut:
+                raise TimeoutError("the database did not answer") from error
+            raise
+        finally:
+            self._done(timer)
+        self._conn = conn
+        return conn
+
+    async def _opened(self) -> AsyncConnection[Any]:
+        """Here a task may be cancelled: there is nothing yet that psycopg would ask the server to
+        give up."""
+        async with asyncio.timeout(None) as waiting:
+            by = asyncio.get_running_loop().time() + self._connect_seconds
+
+            def heed() -> None:
+                with suppress(RuntimeError):  # it is over already
+                    waiting.reschedule(min(by, time.monotonic() + self._limit.left()))
+
+            self._limit.tell(heed)
+            try:
+                heed()
+                return await aconnect(self._url, schema=None)
+            finally:
+                self._limit.forget(heed)
 
     async def run(self, call: Call[T], seconds: float) -> T:
         """Run the call within so many seconds, or raise Unavailable."""
+        if self._limit.is_over:
+            raise Unavailable(TimeoutError("there is no time left to ask"), unknown=False)
         try:
             conn = await self.connection()
         except (DatabaseUnavailable, TimeoutError, psycopg.Error) as error:
             raise Unavailable(error, unknown=False) from error
-        timer = Deadline(conn, seconds)
+        self._under_way = timer = Deadline(conn, seconds, self._limit)
         sent, failed = time.monotonic(), True
         try:
             answer = await call.arun(conn)
@@ -84,8 +119,14 @@ class Session:
         except LockedOut as error:
             raise Locked(error, unknown=False) from error
         finally:
-            timer.cancel()
+            self._done(timer)
             self._observer.called(call.verb, time.monotonic() - sent, failed=failed)
+
+    async def calm(self, seconds: float) -> None:
+        """Until the call under way has ended: by its answer, or cut off after so many seconds. Who
+        is going to cancel its task comes here first, see `Deadline`."""
+        if self._under_way is not None:
+            await self._under_way.within(seconds)
 
     async def close(self) -> None:
         """Forget the connection."""
@@ -93,6 +134,10 @@ class Session:
         if conn is not None:
             with suppress(psycopg.Error, OSError):
                 await conn.close()
+
+    def _done(self, timer: Deadline) -> None:
+        timer.cancel()
+        self._under_way = None
 
 
 class Deadline:
@@ -103,15 +148,39 @@ class Deadline:
     handler blocked it), it gets as much time again.
     """
 
-    def __init__(self, conn: AsyncConnection[Any], seconds: float) -> None:
+    def __init__(
+        self, conn: AsyncConnection[Any], seconds: float, limit: Limit | None = None
+    ) -> None:
         self._conn = conn
         self._seconds = seconds
+        self._limit = limit or Limit()
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(seconds, self._over, True)
+        self._ended: asyncio.Event | None = None  # for who waits for it
+        self.has_cut = False
+        self._limit.tell(self._heed)
+        self._timer = self._loop.call_later(self._limit.left(seconds), self._over, True)
 
     def cancel(self) -> None:
         """The call has been answered."""
         self._timer.cancel()
+        self._limit.forget(self._heed)
+        if self._ended is not None:
+            self._ended.set()
+
+    async def within(self, seconds: float) -> None:
+        """Give it no more than so many seconds from now on, and wait for its end."""
+        self._ended = self._ended or asyncio.Event()
+        self._sooner(seconds)
+        await self._ended.wait()
+
+    def _heed(self) -> None:
+        self._sooner(self._limit.left())
+
+    def _sooner(self, seconds: float) -> None:
+        if self._loop.time() + seconds < self._timer.when() and not self._timer.cancelled():
+            self._timer.cancel()
+            self._seconds = seconds
+            self._timer = self._loop.call_later(seconds, self._over, True)
 
     def _over(self, patient: bool) -> None:
         if self._conn.closed:
@@ -119,6 +188,7 @@ class Deadline:
         if patient and _readable(self._conn.fileno()):
             self._timer = self._loop.call_later(self._seconds, self._over, False)
         else:
+            self.has_cut = True
             sever(self._conn)
 
 

@@ -14,8 +14,9 @@ from queue import SimpleQueue
 class Threads:
     """Runs each piece of work in a thread of its own for as long as it takes."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, most: int) -> None:
         self._name = name
+        self._most = most  # to be kept
         self._idle: list[_Runner] = []
         self._lock = threading.Lock()
         self.busy = 0
@@ -36,16 +37,21 @@ class Threads:
         for runner in idle:
             runner.inbox.put(None)
 
-    def _freed(self, runner: _Runner) -> None:
+    def _freed(self, runner: _Runner) -> bool:
+        """Whether it is kept. Its work is known to be done before it is free: the next may have
+        got a new thread, and this is one too many."""
         with self._lock:
             self.busy -= 1
-            self._idle.append(runner)
+            is_kept = len(self._idle) + self.busy < self._most
+            if is_kept:
+                self._idle.append(runner)
+        return is_kept
 
 
 class _Runner(threading.Thread):
     """One thread. A daemon: a handler that never returns must not keep the process."""
 
-    def __init__(self, name: str, freed: Callable[[_Runner], None]) -> None:
+    def __init__(self, name: str, freed: Callable[[_Runner], bool]) -> None:
         super().__init__(name=name, daemon=True)
         self.inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._freed = freed
@@ -54,4 +60,5 @@ class _Runner(threading.Thread):
     def run(self) -> None:
         while (work := self.inbox.get()) is not None:
             work()
-            self._freed(self)
+            if not self._freed(self):
+                return

@@ -5,8 +5,8 @@
     keeper      (its own thread)      renews leases, tells handlers to stop
     reconciler  (the keeper's loop)   takes over what expired, promotes what is due, listens
 
-Three connections: the pump's, the keeper's and the reconciler's, which also listens; and a second
-one of the pump's while it has hundreds of short jobs to move. No handler ever runs on one of them.
+Three connections: the pump's, the keeper's and the reconciler's, which also listens; and two more
+of the pump's while it has hundreds of short jobs to move. No handler ever runs on one of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -45,10 +44,11 @@ from faultline.worker.alone import Alone
 from faultline.worker.announcer import Announcer
 from faultline.worker.attempt import Attempt, Hands
 from faultline.worker.child import Spec
-from faultline.worker.endings import Completed, Ending, Released
+from faultline.worker.endings import Completed, Ending, Released, Settled
 from faultline.worker.execution import Execution
-from faultline.worker.keeper import STUCK, Keeper
-from faultline.worker.options import WorkerOptions
+from faultline.worker.keeper import GOODBYE_SECONDS, STUCK, Keeper
+from faultline.worker.limit import Limit
+from faultline.worker.options import WorkerOptions, named
 from faultline.worker.passing import Sender
 from faultline.worker.pump import Pump
 from faultline.worker.reconciler import Reconciler
@@ -59,6 +59,10 @@ if TYPE_CHECKING:
     from faultline.app import App
 
 PATIENCE_SECONDS = 5.0  # of a worker that was hurried, with a database that is away
+OTHERS = 2  # connections of the pump's: the server has work while this process runs a batch
+WRITING_SECONDS = 6.5  # however it is: handlers that will not end are handed back after 5 s
+CLOSING_SECONDS = 1.5
+ENDING_SECONDS = WRITING_SECONDS + CLOSING_SECONDS  # from the hurry to the end of the process
 LISTENING_POLLS = 5.0  # how much rarer a worker polls for jobs that it is told of
 
 
@@ -90,6 +94,7 @@ class Worker:
         self._draining = False
         self._reason = "drained"
         self._patient_until = math.inf
+        self._limit = Limit(least_seconds=1.0)  # for its endings, once it was hurried
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
@@ -119,16 +124,16 @@ class Worker:
                 self._announce(used)
             else:
                 await self._take_over(only)
-            if not await self._pump.run(self._going_on, self._is_patient):
+            if not await self._pump.run(self._going_on, self._is_patient, self._limit):
                 self._reason = "database away"  # its leases expire by themselves
             if only is None:
                 self._emit(WorkerExit(self.name, self._reason))
         finally:
-            self._keeper.stop()
+            self._keeper.stop(max(self._limit.left(GOODBYE_SECONDS), CLOSING_SECONDS / 2))
             self._execution.stop()
             await self._pump.close()
             await self._session.close()
-            await self._means.pool.aclose()
+            await self._means.pool.aclose(max(self._limit.left(2.0), CLOSING_SECONDS / 2))
             self._observer.left(self.name)
             self._say_last()
         return {"stuck": STUCK, "database away": 1}.get(self._reason, 0)
@@ -158,7 +163,7 @@ class Worker:
         pool.at_home()
         self._means = Means(self._verbs, pool, self._app.tasks, self.name, observer)
         loop = asyncio.get_running_loop()
-        self._session = Session(url, schema, observer)
+        self._session = Session(url, schema, observer, self._limit)
         self._settler = Settler(
             self.name,
             self._verbs,
@@ -168,7 +173,7 @@ class Worker:
             on_put_off=lambda: self._keeper.look_again(),
             observer=observer,
         )
-        alone = self._alone()
+        alone, goodbye = self._alone(), Limit()
         self._execution = Execution(
             self.name,
             self._emit,
@@ -178,7 +183,9 @@ class Worker:
             on_done=self._done,
             places=self.options.concurrency,
         )
-        self._pump = self._new_pump(Session(url, schema, observer), alone)
+        few = 0 if self._has_siblings else OTHERS  # with one each they keep the server busy
+        others = [Session(url, schema, observer, self._limit) for _ in range(few)]
+        self._pump = self._new_pump(others, alone)
         self._reconciler = Reconciler(
             self.name,
             url,
@@ -190,6 +197,7 @@ class Worker:
             on_cancel=lambda job_id: self._keeper.ask_about(job_id),
             announce=False,
             observer=observer,
+            limit=goodbye,
         )
         self._keeper = Keeper(
             self.name,
@@ -202,9 +210,10 @@ class Worker:
             beside=self._reconciler,
             last=self._last,
             observer=observer,
+            limit=goodbye,
         )
 
-    def _new_pump(self, second: Session, alone: Alone | None) -> Pump:
+    def _new_pump(self, others: list[Session], alone: Alone | None) -> Pump:
         return Pump(
             self.name,
             self.queues,
@@ -212,8 +221,7 @@ class Worker:
             self._verbs,
             self._settler,
             self._emit,
-            second=second,
-            uses_both=not self._has_siblings,
+            others=others,
             room=self._room,
             is_ahead=self._execution.is_ahead,
             start=self._start,
@@ -266,7 +274,10 @@ class Worker:
 
     def _to_write(self, ending: Ending) -> None:
         self._settler.add(ending)
-        self._pump.wake()
+        if type(ending) is Settled:  # not one that may have: that is to be looked up
+            self._pump.ended_itself()
+        else:
+            self._pump.wake()
 
     def _done(self, endings: list[Completed]) -> None:
         self._settler.add_done(endings)
@@ -323,7 +334,10 @@ class Worker:
 
     def _release_running(self) -> None:
         """Stop every handler and hand its job back; threads go down with the process."""
-        self._patient_until = min(self._patient_until, time.monotonic() + PATIENCE_SECONDS)
+        now = time.monotonic()
+        if self._patient_until == math.inf:
+            self._patient_until = now + PATIENCE_SECONDS
+            self._limit.end_at(now + WRITING_SECONDS, self._pump.wake)
         for attempt in self._hands.all():
             if attempt.tell("shutdown") and not (attempt.alone or attempt.running):
                 self._execution.abandon(attempt)
@@ -378,13 +392,6 @@ class Worker:
         finally:
             for sign in installed:
                 loop.remove_signal_handler(sign)
-
-
-def named(options: WorkerOptions) -> WorkerOptions:
-    """With a name for people, and a part that nobody else has or can guess: who knows the name of a
-    worker can end its leases."""
-    name = options.name or f"{socket.gethostname()[:180]}:{os.getpid()}"
-    return replace(options, name=f"{name}:{secrets.token_hex(4)}"[-200:])
 
 
 def _soon(loop: asyncio.AbstractEventLoop, function: Any, *arguments: Any) -> None:

@@ -52,7 +52,7 @@ spec:
         {{- toYaml . | nindent 8 }}
       {{- end }}
     spec:
-      {{- include "faultline.podSettings" $ | nindent 6 }}
+      {{- include "faultline.podSettings" (dict "root" $ "own" .settings) | nindent 6 }}
       terminationGracePeriodSeconds: {{ add .preStopSeconds .graceSeconds 20 }}
       {{- if $.Values.topologySpread }}
       topologySpreadConstraints:
@@ -67,11 +67,11 @@ spec:
       {{- end }}
       containers:
         - name: {{ .component }}
-          {{- include "faultline.containerSettings" $ | nindent 10 }}
+          {{- include "faultline.containerSettings" (dict "root" $ "envFrom" .settings.extraEnvFrom) | nindent 10 }}
           args:
             {{- toYaml .args | nindent 12 }}
           env:
-            {{- include "faultline.database" (dict "root" $ "login" .login) | nindent 12 }}
+            {{- include "faultline.database" (dict "root" $ "login" .login "own" .settings.database) | nindent 12 }}
             {{- with .env }}
             {{- . | nindent 12 }}
             {{- end }}

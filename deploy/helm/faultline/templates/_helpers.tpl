@@ -47,10 +47,12 @@ faultline/pool: {{ . }}
     secretKeyRef: {name: {{ .secret }}, key: {{ .key }}{{ if .optional }}, optional: true{{ end }}}
 {{- end -}}
 
-{{/* Its own database URL and nobody else's; (dict "root" $ "login" "api"). */}}
+{{/* Its own database URL and nobody else's; (dict "root" $ "login" "api" "own" …), own: of a pool. */}}
 {{- define "faultline.database" -}}
 {{- $login := get .root.Values.database .login -}}
-{{ include "faultline.secret" (dict "name" "FAULTLINE_DATABASE_URL" "secret" (default .root.Values.database.existingSecret $login.secret) "key" $login.key) }}
+{{- $own := default dict .own -}}
+{{- $secret := coalesce $own.secret $login.secret .root.Values.database.existingSecret -}}
+{{ include "faultline.secret" (dict "name" "FAULTLINE_DATABASE_URL" "secret" $secret "key" (default $login.key $own.key)) }}
 - name: FAULTLINE_SCHEMA
   value: {{ .root.Values.schema | quote }}
 {{- end -}}
@@ -91,8 +93,10 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* What a Pod has besides its container. */}}
+{{/* What a Pod has besides its container; (dict "root" $ "own" …), own: where a pool runs. */}}
 {{- define "faultline.podSettings" -}}
+{{- $own := default dict .own -}}
+{{- with .root -}}
 {{ include "faultline.podSecurity" . }}
 {{- with .Values.serviceAccountName }}
 serviceAccountName: {{ . }}
@@ -107,7 +111,9 @@ imagePullSecrets:
   {{- end }}
 {{- end }}
 {{- range $key := list "nodeSelector" "tolerations" "affinity" }}
-{{- with get $.Values $key }}
+{{- $said := index $own $key }}
+{{- if kindIs "invalid" $said }}{{ $said = get $.root.Values $key }}{{ end }}
+{{- with $said }}
 {{ $key }}:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -119,9 +125,15 @@ volumes:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end -}}
+{{- end -}}
 
-{{/* What its container has besides its arguments, variables and probes. */}}
+{{/*
+What its container has besides its arguments, variables and probes; (dict "root" $ "envFrom" …),
+envFrom: of a pool.
+*/}}
 {{- define "faultline.containerSettings" -}}
+{{- $envFrom := concat .root.Values.extraEnvFrom (default list .envFrom) -}}
+{{- with .root -}}
 image: {{ include "faultline.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{ include "faultline.containerSecurity" . }}
@@ -130,8 +142,9 @@ volumeMounts:
   {{- with .Values.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- with .Values.extraEnvFrom }}
+{{- with $envFrom }}
 envFrom:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
 {{- end -}}

@@ -87,7 +87,7 @@ def _dashboard(settings: Settings, children: Reload, port: int) -> Iterator[str]
     try:
         from faultline.service import service
         from faultline.service.dashboard.stalling import Stalling
-        from faultline.service.serving import beside
+        from faultline.service.serving import beside, listen
     except ModuleNotFoundError as error:
         yield f"needs {error.name}: pip install 'faultline-queue[web]'"
         return
@@ -99,7 +99,7 @@ def _dashboard(settings: Settings, children: Reload, port: int) -> Iterator[str]
     )
     with ExitStack() as stack:
         try:
-            address = stack.enter_context(beside(web, "127.0.0.1", port))
+            address = stack.enter_context(beside(web, listen("127.0.0.1", port)))
         except InvalidArgument as error:
             yield f"none: {error}"
         else:

@@ -1,5 +1,5 @@
 -- Parking a job with the evidence. A job that cannot go on must not stop its neighbours: the verbs
--- insert with ON CONFLICT DO NOTHING, and what does not come back is moved here. (I7)
+-- leave out what is there already, and what does not come back is moved here. (I7)
 
 -- put_in_quarantine: these pointers, just deleted from ready, scheduled or lease and given as JSON
 -- (their columns have the same names), which is kept as the evidence. Whatever the caller thinks

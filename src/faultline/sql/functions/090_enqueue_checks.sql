@@ -2,11 +2,13 @@
 
 -- accepted_id: the client's id, unless its clock is so far off that the id would fall outside the
 -- partitions (more than an hour ahead, more than a day behind): then a new one.
+-- The 48 bits are compared, not two ids made by id_at: a tenth of a single enqueue.
 create or replace function {schema}.accepted_id(id uuid, moment timestamptz) returns uuid
 language sql volatile
 return case
-    when id between {schema}.id_at(moment - interval '1 day')
-                and {schema}.id_at(moment + interval '1 hour') then id
+    when ('x' || translate(left(id::text, 13), '-', ''))::bit(48)::bigint
+         between date_part('epoch', moment) * 1000 - 86400000
+             and date_part('epoch', moment) * 1000 + 3600000 then id
     else {schema}.new_id()
 end;
 
@@ -46,6 +48,18 @@ return case
     then headers - 'faultline-due'
     else headers
 end;
+
+-- options_fit: what check_options insists on, as one expression that the planner puts in place
+-- of the call: only where something is wrong is it looked into what.
+create or replace function {schema}.options_fit(
+    task text, priority integer, max_attempts integer, max_crashes integer,
+    lease_seconds double precision, backoff_seconds double precision,
+    backoff_cap_seconds double precision
+) returns boolean
+language sql immutable
+return (length(task) between 1 and 255 and priority is not null
+        and lease_seconds between 0.001 and 1e6 and max_attempts >= 1 and max_crashes >= 1
+        and backoff_seconds between 0 and 1e9 and backoff_cap_seconds between 0 and 1e9) is true;
 
 -- check_options: what a job may be told about its attempts.
 --

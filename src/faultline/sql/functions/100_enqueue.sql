@@ -24,22 +24,39 @@ create or replace function {schema}.enqueue(
     notify boolean default true
 ) returns uuid
 language plpgsql
-{pinned}
+{enqueueing}
 as $$
 #variable_conflict use_column
 declare
     v_now timestamptz := clock_timestamp();
+    v_alone boolean := pg_current_xact_id_if_assigned() is null;  -- nothing was written before
     v_id uuid := accepted_id(enqueue.id, v_now);
-    v_run_at timestamptz := due_at(enqueue.delay_seconds, enqueue.run_at, v_now);
+    v_run_at timestamptz := v_now;
+    v_limit integer;
     v_lane integer;
     v_held uuid;
 begin
-    perform check_options(enqueue.task, enqueue.priority, enqueue.max_attempts,
-                          enqueue.max_crashes, enqueue.lease_seconds, enqueue.backoff_seconds,
-                          enqueue.backoff_cap_seconds);
-    perform check_payload(enqueue.payload, enqueue.headers, setting.payload_limit_bytes)
-       from setting where setting.one;
-    v_lane := lane_of(enqueue.queue, enqueue.priority);
+    if enqueue.run_at is not null or enqueue.delay_seconds is distinct from 0 then
+        v_run_at := due_at(enqueue.delay_seconds, enqueue.run_at, v_now);
+    end if;
+    if not options_fit(enqueue.task, enqueue.priority, enqueue.max_attempts, enqueue.max_crashes,
+                       enqueue.lease_seconds, enqueue.backoff_seconds,
+                       enqueue.backoff_cap_seconds) then
+        perform check_options(enqueue.task, enqueue.priority, enqueue.max_attempts,
+                              enqueue.max_crashes, enqueue.lease_seconds, enqueue.backoff_seconds,
+                              enqueue.backoff_cap_seconds);
+    end if;
+    select s.payload_limit_bytes, l.lane into v_limit, v_lane
+      from setting s
+      left join lane l on l.queue = enqueue.queue and l.priority = enqueue.priority
+     where s.one;
+    if (pg_column_size(enqueue.payload) + coalesce(pg_column_size(enqueue.headers), 0)
+        <= v_limit) is not true then
+        perform check_payload(enqueue.payload, enqueue.headers, v_limit);
+    end if;
+    if v_lane is null then
+        v_lane := make_lane(enqueue.queue, enqueue.priority);
+    end if;
     if enqueue.idempotency_key is not null then
         v_held := hold_key(enqueue.task, enqueue.idempotency_key, v_id, enqueue.payload, v_now);
         if v_held <> v_id then
@@ -51,7 +68,7 @@ begin
     values (v_id, v_now, v_lane, enqueue.max_attempts, enqueue.max_crashes, enqueue.lease_seconds,
             enqueue.backoff_seconds, enqueue.backoff_cap_seconds, enqueue.task, session_user,
             enqueue.payload, with_due(enqueue.headers, v_run_at, v_now))
-        on conflict (id) do nothing;
+        on conflict do nothing;
     if not found then
         return v_id;
     end if;
@@ -61,8 +78,8 @@ begin
         return v_id;
     end if;
     insert into ready (lane, job_id, lease_seconds) values (v_lane, v_id, enqueue.lease_seconds);
-    if enqueue.notify then
-        perform wake(array[v_lane]);
+    if enqueue.notify and exists (select from sleeper) then
+        perform announce(enqueue.queue, v_alone);
     end if;
     return v_id;
 end $$;

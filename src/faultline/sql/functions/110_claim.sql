@@ -14,7 +14,8 @@
 --          By ctid, because joining a LIMITed subquery makes the planner hash a sequential scan;
 --          safe here since ready rows are never updated.
 --          One bad row never stops the batch: a token at the top is left out (promote parks it),
---          and a row whose lease cannot be inserted, or whose job is gone, is quarantined.
+--          and a row that has a lease already, or whose job is gone, is quarantined. (Looked for,
+--          as in complete: who has deleted the pointer is the only one that may lease the job.)
 -- Raises   LF003 bad argument, LF005 not READ COMMITTED.
 create or replace function {schema}.claim(
     worker text, lanes integer[], max_jobs integer default 1, cursors bigint[] default null,
@@ -77,7 +78,7 @@ begin
                v_now + make_interval(secs => t.lease_seconds), v_now, t.lane, t.attempts,
                t.crashes, t.snoozes, t.lease_seconds, claim.started, claim.worker
           from unnest(v_taken) t
-            on conflict do nothing
+         where (select l.job_id from lease l where l.job_id = t.job_id limit 1) is null
         returning job_id)
     select array_agg(job_id) into v_leased from leased;
 

@@ -1,0 +1,155 @@
+"""Announcements where many workers sleep: one does for a while, since the sleepers look again.
+
+Each NOTIFY wakes every session that listens, so that fifty idle workers would halve what a producer
+can enqueue.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from tests.ears import Ear, asleep
+from tests.stage import Stage
+
+
+@pytest.fixture
+def ear(stage: Stage) -> Ear:
+    return Ear(stage)
+
+
+def many_asleep(stage: Stage, *queues: str, workers: int = 50) -> None:
+    for number in range(workers):
+        asleep(stage, *queues, worker=f"W{number}")
+
+
+def prolong_the_quiet(stage: Stage) -> None:
+    """So that a test does not depend on how fast it is."""
+    stage.execute(
+        "update {schema}.announcement set quiet_until = quiet_until + interval '50 seconds'"
+    )
+
+
+def is_quiet(stage: Stage, ear: Ear) -> bool:
+    """Whether an enqueue announces nothing; one that was held up on its way always does."""
+    for _ in range(5):
+        stage.enqueue()
+        if ear.heard() == []:
+            return True
+    return False
+
+
+@pytest.mark.both_servers
+def test_where_many_sleep_an_announcement_does_for_a_while_and_then_no_longer(
+    stage: Stage, ear: Ear
+) -> None:
+    many_asleep(stage, "default", "mail")
+    stage.enqueue()
+    prolong_the_quiet(stage)
+    assert ear.heard() == ["default"]
+    assert is_quiet(stage, ear)
+    stage.verbs.enqueue_many("work", [uuid4()], [{}]).run(stage.conn)  # may be many: worth a call
+    assert ear.heard() == ["default"]
+    stage.enqueue(queue="mail")  # whose sleepers were told nothing
+    assert ear.heard() == ["mail"]
+    stage.execute("update {schema}.announcement set quiet_until = clock_timestamp()")
+    stage.enqueue()
+    assert ear.heard() == ["default"]
+
+
+def test_the_more_sleep_the_longer_it_is_quiet_but_never_longer_than_they_look_again(
+    stage: Stage,
+) -> None:
+    quiet = "select max(quiet_until) - clock_timestamp() from {schema}.announcement"
+    many_asleep(stage, workers=60)
+    stage.enqueue()
+    assert stage.value(quiet) <= timedelta(milliseconds=50)
+
+
+def test_a_few_sleepers_hear_of_every_job(stage: Stage, ear: Ear) -> None:
+    many_asleep(stage, workers=4)
+    for _ in range(3):
+        stage.enqueue()
+    assert ear.heard() == ["default"] * 3
+    assert stage.value("select count(*) from {schema}.announcement") == 0
+
+
+def test_an_announcement_that_is_not_committed_keeps_nobody_quiet_and_waiting(
+    stage: Stage, ear: Ear
+) -> None:
+    stage.enqueue()  # makes the queue: the first job of one is waited for
+    many_asleep(stage)
+    open_one = stage.connect(isolation="read committed")
+    stage.verbs.enqueue("work").run(open_one)
+    stage.enqueue()
+    assert ear.heard() == ["default"]
+    prolong_the_quiet(stage)
+    open_one.rollback()
+    assert is_quiet(stage, ear)
+
+
+def test_an_announcement_from_before_the_clock_was_set_back_keeps_nobody_quiet(
+    stage: Stage, ear: Ear
+) -> None:
+    many_asleep(stage)
+    stage.enqueue()
+    stage.execute("update {schema}.announcement set quiet_until = quiet_until + interval '1 hour'")
+    stage.enqueue()
+    assert ear.heard() == ["default"] * 2
+    many_asleep(stage, workers=1)
+    ahead = (
+        "select count(*) from {schema}.announcement where quiet_until > now() + interval '1 min'"
+    )
+    assert stage.value(ahead) == 0, "it is forgotten"
+
+
+@pytest.mark.parametrize("how", ["it has written before", "it began long ago"])
+def test_a_transaction_that_goes_on_announces_whatever_was_announced_before(
+    stage: Stage, ear: Ear, how: str
+) -> None:
+    """Its job may be there long after the sleepers have looked a second time."""
+    stage.execute("create table public.orders (n integer)")
+    many_asleep(stage)
+    stage.enqueue()
+    prolong_the_quiet(stage)
+    assert ear.heard() == ["default"]
+    conn = stage.connect(isolation="read committed")
+    if how == "it has written before":
+        conn.execute("insert into public.orders values (1)")
+    else:
+        conn.execute("select pg_sleep(0.05)")
+    stage.verbs.enqueue("work").run(conn)
+    conn.commit()
+    assert ear.heard() == ["default"]
+
+
+def test_who_goes_to_sleep_forgets_announcements_of_long_ago(stage: Stage) -> None:
+    many_asleep(stage)
+    stage.enqueue()
+    stage.execute("update {schema}.announcement set quiet_until = now() - interval '2 minutes'")
+    stage.enqueue()
+    asleep(stage)
+    assert stage.value("select count(*) from {schema}.announcement") == 1
+
+
+def test_announcements_that_stand_are_not_repeated_in_the_table(stage: Stage, ear: Ear) -> None:
+    many_asleep(stage)
+    stage.enqueue()
+    prolong_the_quiet(stage)
+    for _ in range(3):
+        stage.verbs.enqueue_many("work", [uuid4()], [{}]).run(stage.conn)
+    assert ear.heard() == ["default"] * 4
+    assert stage.value("select count(*) from {schema}.announcement") == 1
+
+
+def test_enqueues_under_serializable_do_not_abort_each_other(stage: Stage, ear: Ear) -> None:
+    stage.enqueue()  # makes the queue
+    many_asleep(stage)
+    one, other = (stage.connect(isolation="serializable") for _ in range(2))
+    for conn in (one, other):
+        stage.verbs.enqueue("work").run(conn)
+    one.commit()
+    other.commit()
+    assert ear.heard() == ["default"] * 2

@@ -1,0 +1,211 @@
+"""Enqueues that go past psycopg's cursor: the tenth is as the first, whatever is in it.
+
+Method: the same enqueue again and again on one connection, so that the first ones are sent with a
+cursor and the later ones without; what the database has of them is compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from faultline import App, Backoff
+from faultline.direct import MOST, USES, Direct
+from faultline.drills.proxy import Fate, Moment, Proxy
+from faultline.errors import IdempotencyConflict, InvalidArgument
+from tests.pooler import needs_pgbouncer, pgbouncer
+from tests.stage import Stage, until
+
+OFTEN = USES + 3
+PREPARED = "select count(*) from pg_prepared_statements where name like 'faultline_%%'"
+
+
+class Prepared:
+    """Asks the producer's own connection how many statements it has prepared."""
+
+    def run(self, conn: Any) -> int:
+        assert isinstance(conn, Direct)
+        row = conn.execute(PREPARED).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+@pytest.fixture
+def app(stage: Stage) -> Iterator[App]:
+    with App(stage.url) as app:
+        yield app
+
+
+def of_jobs(stage: Stage) -> list[Any]:
+    """What the database has of each job, but for what differs from one to the next."""
+    return stage.execute(
+        "select lane, max_attempts, max_crashes, lease_seconds, backoff_seconds, "
+        "backoff_cap_seconds, task, producer, payload, headers - 'faultline-due' "
+        "from {schema}.job order by id"
+    )
+
+
+def prepared(app: App) -> int:
+    return app._producer.run(Prepared())
+
+
+def test_what_is_asked_again_and_again_is_prepared_once_and_what_is_not_never(app: App) -> None:
+    for _ in range(USES):
+        app.enqueue("work")
+    assert prepared(app) == 0
+    for _ in range(3):
+        app.enqueue("work")
+    assert prepared(app) == 1
+    app.enqueue("work", {"a": 1}, queue="other")
+    assert prepared(app) == 1
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {},
+        {"name": "O'Reilly"},
+        {"name": "back\\slash \\' $1 %s %%"},
+        {"name": "ü€😀", "more": ["\x01\n\t", None, True, 1e-30, -0.5, 2**62]},
+        {"long": "x" * 100_000},
+    ],
+    ids=["nothing", "a quote", "marks", "any character", "long"],
+)
+def test_whatever_a_payload_contains_the_last_arrives_as_the_first(
+    app: App, stage: Stage, payload: Any
+) -> None:
+    for _ in range(OFTEN):
+        app.enqueue("work", payload)
+    first, *others = of_jobs(stage)
+    assert first[8] == payload
+    assert others == [first] * (OFTEN - 1)
+    assert prepared(app) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "is_prepared"),
+    [
+        ({"queue": "some'where", "priority": -3, "notify": False}, True),
+        ({"lease_seconds": 0.25, "max_attempts": 7, "max_crashes": 2}, True),
+        ({"headers": {"a": "ü'\\"}, "retry": Backoff(1.5, 20)}, True),
+        ({"delay_seconds": 3600.5}, True),
+        ({"run_at": datetime.now(UTC) + timedelta(days=1)}, False),
+    ],
+)
+def test_whatever_its_options_are_the_last_job_is_as_the_first(
+    app: App, stage: Stage, options: Any, is_prepared: bool
+) -> None:
+    for _ in range(OFTEN):
+        app.enqueue("work", {}, **options)
+    first, *others = of_jobs(stage)
+    assert others == [first] * (OFTEN - 1)
+    assert prepared(app) == is_prepared, "what is no plain value is a cursor's"
+
+
+def test_a_refusal_is_the_same_error_with_and_without_a_cursor(app: App) -> None:
+    for n in range(OFTEN):
+        app.enqueue("work", {"n": 1}, idempotency_key="one")
+        with pytest.raises(IdempotencyConflict):
+            app.enqueue("work", {"n": n + 2}, idempotency_key="one")
+        with pytest.raises(InvalidArgument, match="128 characters"):
+            app.enqueue("work", queue="q" * 129)
+
+
+def test_a_zero_byte_is_refused_and_never_taken_for_the_end(app: App, stage: Stage) -> None:
+    for _ in range(OFTEN):
+        app.enqueue("work", queue="here")
+    with pytest.raises(InvalidArgument):
+        app.enqueue("work", queue="here\0and there")
+    assert len(of_jobs(stage)) == OFTEN
+
+
+def test_an_enqueue_that_was_interrupted_while_it_prepared_breaks_none_after_it(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ctrl-C, after the server has prepared it and before we know."""
+    wait = Direct.wait
+
+    def interrupted(conn: Direct, generator: Any) -> None:
+        wait(conn, generator)
+        raise KeyboardInterrupt
+
+    for _ in range(USES):
+        app.enqueue("work")
+    with monkeypatch.context() as patch:
+        patch.setattr(Direct, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            app.enqueue("work")
+    for _ in range(OFTEN):
+        app.enqueue("work")
+    assert prepared(app) == 2
+
+
+def test_as_many_statements_are_prepared_as_there_is_room_for(app: App) -> None:
+    options = {"queue": "q", "priority": 1, "max_attempts": 2, "max_crashes": 2, "notify": False}
+    several = [
+        {name: value for bit, (name, value) in enumerate(options.items()) if number >> bit & 1}
+        for number in range(2 ** len(options))
+    ]
+    more = [{**some, "lease_seconds": 9.0} for some in several]
+    assert len(several + more) > MOST
+    for _ in range(OFTEN):
+        for some in several + more:
+            app.enqueue("work", {}, **some)
+    assert prepared(app) == MOST
+
+
+def test_in_another_encoding_nothing_is_sent_past_a_cursor(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    with App(stage.url) as app:
+        for _ in range(OFTEN):
+            app.enqueue("work", {"name": "Zoë"})
+        assert prepared(app) == 0
+    assert [row[8] for row in of_jobs(stage)] == [{"name": "Zoë"}] * OFTEN
+
+
+def test_an_enqueue_without_a_cursor_whose_answer_was_lost_is_one_job(stage: Stage) -> None:
+    lost: list[str] = []
+
+    def lose_one(moment: Moment) -> Fate | None:
+        if lost or "enqueue" not in moment.text:
+            return None
+        lost.append(moment.text)
+        return Fate.LOSE_ANSWER
+
+    with Proxy(stage.url) as proxy, App(proxy.url) as app:
+        for _ in range(OFTEN):
+            app.enqueue("work")
+        proxy.when(lose_one)
+        app.enqueue("work")
+        asyncio.run(app.aenqueue("work"))
+    assert len(lost) == 1
+    assert len(of_jobs(stage)) == OFTEN + 2
+
+
+@needs_pgbouncer
+def test_behind_a_pooler_nothing_is_prepared(stage: Stage) -> None:
+    with pgbouncer(stage.url) as url, App(url) as app:
+        for _ in range(OFTEN):
+            app.enqueue("work")
+        assert prepared(app) == 0
+    assert len(of_jobs(stage)) == OFTEN
+
+
+def test_a_session_that_the_server_ended_because_it_was_idle_costs_no_enqueue(
+    stage: Stage,
+) -> None:
+    with stage.login("producer") as url, App(url) as app:
+        user = urlsplit(url).username
+        stage.execute(f"alter role {user} set idle_session_timeout = '50ms'")
+        app.enqueue("work")
+        sessions = f"select count(*) from pg_stat_activity where usename = '{user}'"
+        until(lambda: stage.value(sessions) == 0, "they were ended")
+        app.enqueue("work")
+    assert len(of_jobs(stage)) == 2
