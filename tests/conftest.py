@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -38,6 +39,11 @@ OPTIONS = {
     "deadlock_timeout": "200ms",
 }
 Administrator = Callable[[str], psycopg.Connection[Any]]
+
+# A shell that runs this in the background makes it ignore Ctrl-C, and with it the processes whose
+# Ctrl-C is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30  # bytes; a whole run keeps less than half of it
 _scratch = pytest.StashKey[Path]()

@@ -11,6 +11,7 @@ import asyncio
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -27,6 +28,7 @@ seen: list[Any] = []
 note: ContextVar[str] = ContextVar("note", default="clean")
 gate = threading.Event()
 GO: dict[str, asyncio.Event] = {}
+TELL: dict[str, Callable[[], object]] = {}
 
 
 @app.task
@@ -44,6 +46,17 @@ async def leaves_a_note(n: int) -> None:
 async def waits(n: int) -> None:
     seen.append((n, asyncio.current_task()))
     await asyncio.wait_for(GO["now"].wait(), 60)
+
+
+@app.task
+async def is_told_and_waits(n: int) -> None:
+    """Told by another thread, while it has the loop to itself; and once more, for good measure."""
+    TELL["now"]()
+    for _ in range(2):
+        try:
+            await asyncio.wait_for(GO["now"].wait(), 60)
+        except asyncio.CancelledError:
+            seen.append((n, "cancelled"))
 
 
 @app.task
@@ -174,6 +187,26 @@ def test_a_handler_that_suspends_holds_up_nobody_and_has_its_task_to_itself() ->
     asyncio.run(run())
 
 
+def test_who_is_told_before_it_suspends_is_cancelled_then_and_only_once() -> None:
+    async def run() -> None:
+        bench = Bench(places=1)
+        (told,) = attempts = [_attempt("is_told_and_waits", {"n": 0})]
+        TELL["now"] = lambda: told.tell("cancelled", "enough")
+        bench.execution.take(attempts)
+        async with asyncio.timeout(10):
+            while not seen:
+                await asyncio.sleep(0)
+        bench.execution.interrupt(told)  # as by who told it just when it suspended
+        for _ in range(5):
+            await asyncio.sleep(0)
+        GO["now"].set()
+        await bench.until(1)
+        assert seen == [(0, "cancelled")]
+        assert bench.execution.running == 0
+
+    asyncio.run(run())
+
+
 def test_a_task_that_was_cancelled_is_not_used_again() -> None:
     async def run() -> None:
         bench = Bench(places=1)
@@ -272,6 +305,7 @@ def test_one_that_fails_or_answers_among_others_gets_its_own_ending() -> None:
         assert answered.result == 8
         assert isinstance(misfit, Failed)
         assert isinstance(endings[9], Completed)
+        assert bench.execution.running == 0
 
     asyncio.run(run())
 

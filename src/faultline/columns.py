@@ -41,8 +41,13 @@ class Int8Column:
     __slots__ = ("data",)
 
     def __init__(self, values: Sequence[int]) -> None:
-        elements = _EIGHT.join([value.to_bytes(8, "big", signed=True) for value in values])
-        self.data = _HEADER.pack(1, 0, _INT8, len(values), 1) + _EIGHT + elements
+        first, count = values[0], len(values)
+        if values.count(first) == count:  # as the tokens of jobs that were never claimed before
+            elements = (_EIGHT + first.to_bytes(8, "big", signed=True)) * count
+        else:
+            each = [value.to_bytes(8, "big", signed=True) for value in values]
+            elements = _EIGHT + _EIGHT.join(each)
+        self.data = _HEADER.pack(1, 0, _INT8, count, 1) + elements
 
 
 class _Ready(Dumper):
@@ -80,11 +85,12 @@ def uuids(ids: Sequence[UUID] | UuidColumn) -> Any:
 
 
 def columns(attempts: Sequence[tuple[UUID, int]]) -> tuple[Any, Any]:
-    """Ids and tokens, as columns; or as they are, in the same way."""
-    if not attempts:
-        return [], []
-    ids, tokens = zip(*attempts, strict=True)
+    """Ids and tokens, as columns; or as they are, in the same way. What else is in a tuple does not
+    matter: a whole lease will do."""
+    ids, tokens = [attempt[0] for attempt in attempts], [attempt[1] for attempt in attempts]
+    if not ids:
+        return ids, tokens
     try:
         return UuidColumn([job_id.int.to_bytes(16, "big") for job_id in ids]), Int8Column(tokens)
     except (AttributeError, TypeError, OverflowError):
-        return list(ids), list(tokens)
+        return ids, tokens

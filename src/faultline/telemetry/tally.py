@@ -297,12 +297,14 @@ class Tally(Observer):
         moment of its enqueue, by the database's clock; a job with a delay has its own in a header.
         """
         wall = now + self._clock_offset
-        waited = []
-        for attempt in group:
-            lease = attempt.lease
-            if lease.token == 1 or _is_first(lease):
-                due = (lease.job_id.int >> 80) / 1000 if lease.headers is None else _due(lease)
-                waited.append(wall - due if due < wall else 0.0)  # the clocks differ by a little
+        leases = [attempt.lease for attempt in group]
+        new = [lease for lease in leases if lease.token == 1 or _is_first(lease)]
+        waited = [
+            wall - ((lease.job_id.int >> 80) / 1000 if lease.headers is None else _due(lease))
+            for lease in new
+        ]
+        if waited and min(waited) < 0:  # the clocks differ by a little
+            waited = [max(seconds, 0.0) for seconds in waited]
         return waited
 
 

@@ -27,8 +27,9 @@ def insist_in_time(attempt: Attempt) -> None:
 
 
 def cancel(attempt: Attempt) -> None:
-    """Cancel its task; one that has not made its first step looks for itself."""
+    """Cancel its task, once; one that has not made its first step looks for itself."""
     if attempt.entered and not attempt.done and attempt.running is not None:
+        attempt.entered = False  # who had just suspended may be told from two sides
         attempt.running.cancel()
 
 

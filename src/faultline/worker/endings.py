@@ -223,15 +223,15 @@ def _read_as(call: Call[Any], read: Callable[[list[Row]], list[Stale]]) -> Call[
     return Call(call.schema, call.verb, call.statement, call.parameters, read)
 
 
-def keys(batch: Sequence[Ending]) -> list[tuple[Any, int]]:
-    """The attempts, as the verbs name them."""
-    return [ending.attempt.lease[:2] for ending in batch]
+def keys(batch: Sequence[Ending]) -> list[Any]:
+    """The attempts, as the verbs name them: by tuples that begin with id and token."""
+    return [ending.attempt.lease for ending in batch]
 
 
 def results(batch: Sequence[Completed]) -> list[Any] | None:
     """Their results; None when there is none, which spares the server a JSON array."""
     values = [ending.result for ending in batch]
-    return values if any(value is not None for value in values) else None
+    return None if values.count(None) == len(values) else values
 
 
 def ending_of(attempt: Attempt, raised: BaseException | None, returned: Any = None) -> Ending:

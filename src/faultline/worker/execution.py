@@ -79,11 +79,11 @@ class Execution:
         self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself keeps only weak references
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
-        self._says_starts = wants(emit, ExecutionStarted.level)
+        self.says_starts = wants(emit, ExecutionStarted.level)
         self._places = places
         self._ahead = Ahead(places)
         self._relay = Relay(self, self._ahead, self._on_done)
-        self._waiting: deque[Attempt] = deque()  # for a place
+        self.waiting: deque[Attempt] = deque()  # for a place
         self._filling = False
         self._patience: asyncio.TimerHandle | None = None
         self.running = 0
@@ -92,32 +92,31 @@ class Execution:
     @property
     def is_busy(self) -> bool:
         """Whether anything runs, or is going to."""
-        return self.running > 0 or len(self._waiting) > 0
+        return self.running > 0 or len(self.waiting) > 0
 
     @property
     def room(self) -> int:
         """How many more attempts there is room for, those included that will wait a moment."""
-        return self._places + self._ahead.jobs - self.running - len(self._waiting)
+        return self._places + self._ahead.jobs - self.running - len(self.waiting)
 
     def is_ahead(self, room: int) -> bool:
         """Whether what is here will last for a while: no need to claim so few."""
-        return len(self._waiting) > 0 and room < self._ahead.worth_a_claim
+        return len(self.waiting) > 0 and room < self._ahead.worth_a_claim
 
     def take(self, attempts: list[Attempt]) -> None:
         """Begin these attempts, each as soon as a place is free."""
-        self._waiting.extend(attempts)
-        self._ahead.careful = any(attempt.lease.crashes for attempt in attempts)
+        self.waiting.extend(attempts)
+        self._ahead.careful = max([attempt.lease.crashes for attempt in attempts], default=0) > 0
         self.fill()
         if self._ahead.careful:
             self.hand_back("no place", keep=max(0, self._places - self.running))
-        if self._waiting and self._patience is None:
+        if self.waiting and self._patience is None:
             self._look_later()
 
     def hand_back(self, reason: str, keep: int = 0) -> None:
         """Those that wait, but for the first few, shall be somebody else's."""
-        waiting = list(self._waiting)
-        self._waiting = deque(waiting[:keep])
-        for attempt in waiting[keep:]:
+        handed = [self.waiting.pop() for _ in range(len(self.waiting) - keep)]
+        for attempt in reversed(handed):
             if not attempt.done:
                 self._end(attempt, Released(attempt, reason))
 
@@ -133,7 +132,7 @@ class Execution:
                 if self._relay.takes(attempt):
                     self._relay.start()
                     return
-                self._waiting.popleft()
+                self.waiting.popleft()
                 if self._is_short(attempt):
                     self._start_stretch(attempt)
                 else:
@@ -141,23 +140,18 @@ class Execution:
         finally:
             self._filling = False
 
-    def next_for_relay(self) -> Attempt | None:
-        """The next attempt, if there is a place and the relay takes it."""
-        waiting = self._waiting
-        attempt = waiting[0] if waiting and self.running < self._places else None
-        if attempt is not None and (attempt.told is not None or attempt.done):
-            attempt = self._next()  # the first behind it that has not ended while it waited
-        if attempt is None or not self._relay.takes(attempt):
-            return None
-        return self._waiting.popleft()
+    def first_for_relay(self) -> Attempt | None:
+        """The next attempt, if there is a place and the relay takes it; it goes on waiting."""
+        first = self._next()
+        return first if first is not None and self._relay.takes(first) else None
 
     def _next(self) -> Attempt | None:
         """The first that waits, if there is a place for it; it goes on waiting."""
-        while self._waiting and self.running < self._places:
-            attempt = self._waiting[0]
+        while self.waiting and self.running < self._places:
+            attempt = self.waiting[0]
             if attempt.told is None and not attempt.done:
                 return attempt
-            self._waiting.popleft()
+            self.waiting.popleft()
             if not attempt.done:  # else it was given up while it waited
                 self.finish(attempt, asyncio.CancelledError(), None)
         return None
@@ -189,21 +183,34 @@ class Execution:
         if task is None:
             self._emit(UnknownTask(self._worker, *attempt.key, lease.task))
             self._end(attempt, self._put_off(attempt))
-        elif isinstance(lease.payload, Unreadable):
-            error = InvalidArgument(f"the payload cannot be read: {lease.payload.why}")
-            self._end(attempt, Failed(attempt, describe(error), dead=True))
         elif lease.last_chance and self._alone is not None:
             self._start_alone(attempt, self._alone)
         else:
-            if self._says_starts:
-                number = lease.attempts + 1
-                self._emit(ExecutionStarted(self._worker, *attempt.key, task.name, number))
+            self._say_start(attempt)
             try:
                 return task.arguments_for(lease)
             except BaseException as error:  # also whatever a user's own type raises when it is made
-                said = "the payload does not fit the task; the job's own error says how"
-                self._end(attempt, Failed(attempt, describe(error), said=said))
+                self.unfit(attempt, error)
         return None
+
+    def unfit(self, attempt: Attempt, error: BaseException) -> None:
+        """Its arguments cannot be made of its payload."""
+        said, payload = None, attempt.lease.payload
+        if is_unreadable := isinstance(payload, Unreadable):
+            error = InvalidArgument(f"the payload cannot be read: {payload.why}")
+        else:
+            said = "the payload does not fit the task; the job's own error says how"
+        self._end(attempt, Failed(attempt, describe(error), dead=is_unreadable, said=said))
+
+    def call_of(self, attempt: Attempt) -> Callable[..., Any]:
+        """What is to be called with its arguments, now: for who has not called `begin`."""
+        self._say_start(attempt)
+        return call_of(attempt)
+
+    def _say_start(self, attempt: Attempt) -> None:
+        if self.says_starts:
+            key, lease = attempt.key, attempt.lease
+            self._emit(ExecutionStarted(self._worker, *key, lease.task, lease.attempts + 1))
 
     def _look_later(self) -> None:
         """When the first that waits has waited for too long."""
@@ -213,14 +220,14 @@ class Execution:
     def _look_at_waiting(self) -> None:
         """Hand back what has waited for too long: the jobs here take longer than it seemed."""
         self._patience = None
-        if self._waiting and self._waiting_seconds_left() <= 0:
+        if self.waiting and self._waiting_seconds_left() <= 0:
             self._ahead.waited()
             self.hand_back("no place")
-        elif self._waiting:
+        elif self.waiting:
             self._look_later()
 
     def _waiting_seconds_left(self) -> float:
-        first = self._waiting[0]
+        first = self.waiting[0]
         return first.started_at + patience(first.lease.lease_seconds) - time.monotonic()
 
     def abandon(self, attempt: Attempt) -> None:
@@ -276,7 +283,7 @@ class Execution:
 
     def _start_stretch(self, first: Attempt) -> None:
         """It, and those behind it that are like it, in one thread."""
-        attempts, waiting = [first], self._waiting
+        attempts, waiting = [first], self.waiting
         most = min(MOST, self._ahead.in_seconds(first.task, LOOK_SECONDS / 2))
         while waiting and len(attempts) < most and waiting[0].task is first.task:
             if not self._is_short(waiting[0]) or waiting[0].told is not None or waiting[0].done:
@@ -327,7 +334,7 @@ class Execution:
             self.running -= len(left)
             for attempt in left:
                 attempt.placed = attempt.shares = False
-            self._waiting.extendleft(reversed(left))
+            self.waiting.extendleft(reversed(left))
             self.fill()
 
     def _start_alone(self, attempt: Attempt, alone: Alone) -> None:
@@ -380,7 +387,7 @@ class Execution:
                 attempt.took_seconds = time.monotonic() - attempt.started_at
             self._ahead.took(attempt.task, attempt.took_seconds, in_turn=attempt.shares)
         self._on_end(ending)
-        if self._waiting:
+        if self.waiting:
             self.fill()
 
     def _each_ended(self, endings: list[Completed]) -> None:

@@ -234,21 +234,24 @@ class Keeper:
 
     async def _round(self) -> float:
         now = time.monotonic()
-        kept = [attempt for attempt in self._hands.all() if _is_kept(attempt)]
-        if any(attempt.renew_at <= now for attempt in kept):
+        hands = self._hands.all()  # thousands, where jobs are short, and none of them due
+        if any(a.renew_at <= now and _is_kept(a) for a in hands):
             # With them those that are due soon, so that long jobs come to be renewed together.
-            await self._renew([a for a in kept if a.renew_at <= now + a.lease.lease_seconds / 6])
-        if now >= self._report_at and (told := [a for a in kept if a.report is not None]):
+            near = [a for a in hands if a.renew_at <= now + a.lease.lease_seconds / 6]
+            await self._renew([a for a in near if _is_kept(a)])
+        told = [a for a in hands if a.report is not None and _is_kept(a)]
+        if told and now >= self._report_at:
             self._report_at = now + REPORT_SECONDS
             await self._report(told)
         if self._beat is not None and now >= self._beat_at:
             queues, details = self._beat()
             call = self._verbs.beat(self._worker, queues, details, datetime.now(UTC))
-            await self._session.run(call, _below_the_leases(kept))
+            await self._session.run(call, _below_the_leases(hands))
             self._beat_at = now + BEAT_SECONDS
-        due_at = min([_due_at(attempt, now) for attempt in self._hands.all()], default=math.inf)
-        soon = now + (REPORT_SECONDS if due_at < math.inf else BEAT_SECONDS)
-        return min(self._beat_at, soon, due_at)
+        hands = self._hands.all()
+        soon = now + (REPORT_SECONDS if hands else BEAT_SECONDS)
+        due = [_due_at(a, now) for a in hands if a.renew_at < soon]
+        return min(self._beat_at, soon, *due)
 
     async def _renew(self, due: list[Attempt]) -> None:
         """One statement for all of them; each then has its lease from the moment it was sent."""

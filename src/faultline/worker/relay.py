@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
-from faultline.worker.calling import NeverBegan, call_of
+from faultline.worker.calling import NeverBegan
 from faultline.worker.endings import Completed
 
 if TYPE_CHECKING:
@@ -62,46 +62,72 @@ class Relay:
         run.task = self._execution.new_task(self._go_on(run))
 
     async def _go_on(self, run: _Run) -> None:
-        """One handler after the other. What is done for each of them stands here at length: a call
-        more would cost a tenth of a short job."""
-        execution, clean, task = self._execution, copy_context(), run.task
-        begin, following, interrupt = execution.begin, execution.next_for_relay, execution.interrupt
         self._loop.call_soon(run.let_go)
-        rest_at = time.monotonic() + STROKE_SECONDS
         try:
-            while (attempt := following()) is not None:
-                run.attempt = attempt
-                attempt.entered = attempt.shares = True
-                attempt.running = task
-                attempt.interrupt = interrupt
-                if (arguments := begin(attempt)) is not None:
-                    returned, raised = None, None
-                    try:
-                        # Its arguments may be of a user's own type, and take their time.
-                        if time.monotonic() >= attempt.deadline or attempt.told is not None:
-                            raise NeverBegan
-                        returned = await call_of(attempt)(**arguments)
-                    except BaseException as error:  # also what asyncio would not let through
-                        raised = error
-                    is_usual = attempt.told is None and attempt._context is None
-                    if is_usual and returned is raised is None and not attempt.done:
-                        attempt.done = True
-                        attempt.placed = False
-                        execution.running -= 1
-                        run.done.append(Completed(attempt, None))
-                    else:
-                        execution.finish(attempt, raised, returned)
-                if run.is_taken or _is_used(task, clean):
+            while (first := self._execution.first_for_relay()) is not None:
+                assert first.task is not None
+                await self._stroke(run, first.task)
+                if run.is_taken or run.is_used:
                     break
-                if len(run.done) >= STROKE or attempt.started_at >= rest_at:
+                if run.is_tired:
                     self._tell(run)
                     run.rests = True
                     await asyncio.sleep(0)
-                    run.rests = False
+                    run.rests = run.is_tired = False
                     self._loop.call_soon(run.let_go)
-                    rest_at = time.monotonic() + STROKE_SECONDS
         finally:
             self._over(run)
+
+    async def _stroke(self, run: _Run, kind: Task[Any, Any]) -> None:
+        """One handler of this task after the other, until the loop is to have its turn. What is
+        done for each of them stands here at length: a call more would cost a tenth of a short job,
+        and what only one that suspends needs, it gets then. They share one of the places."""
+        execution, done, task, clean = self._execution, run.done, run.task, copy_context()
+        waiting, monotonic, load = execution.waiting, time.monotonic, kind.arguments.load
+        handler = None if kind.wants_context or execution.says_starts else kind.handler
+        rest_at = monotonic() + STROKE_SECONDS
+        execution.running += 1
+        while waiting and (attempt := waiting[0]).task is kind:
+            if attempt.told is not None or attempt.done or attempt.lease.last_chance:
+                break
+            waiting.popleft()
+            run.attempt = attempt
+            attempt.started_at = monotonic()
+            attempt.begun = True
+            arguments = returned = raised = None
+            try:
+                arguments = load(attempt.lease.payload)
+                # These may be of a user's own type, and take their time.
+                if monotonic() >= attempt.deadline or attempt.told is not None:
+                    raise NeverBegan
+                call = handler if attempt.trace is None else None
+                returned = await (call or execution.call_of(attempt))(**arguments)
+            except BaseException as error:  # also what asyncio would not let through
+                raised = error
+            is_usual = attempt.told is None and attempt._context is None and not run.is_taken
+            if is_usual and returned is raised is None and not attempt.done:
+                attempt.done = True
+                done.append(Completed(attempt, None))
+            else:
+                self._end(run, raised, returned, fits=arguments is not None)
+            run.is_used = run.is_taken or _is_used(task, clean)
+            run.is_tired = len(done) >= STROKE or attempt.started_at >= rest_at
+            if run.is_used or run.is_tired:
+                break
+        if not run.is_taken:
+            execution.running -= 1
+
+    def _end(self, run: _Run, raised: Any, returned: Any, *, fits: bool) -> None:
+        """Its attempt has ended in some other way than most do."""
+        execution, attempt = self._execution, run.attempt
+        assert attempt is not None
+        if not run.is_taken:
+            execution.running += 1
+            attempt.placed = attempt.shares = True
+        if fits:
+            execution.finish(attempt, raised, returned)
+        else:
+            execution.unfit(attempt, raised)
 
     def _tell(self, run: _Run) -> None:
         if run.done:
@@ -122,10 +148,14 @@ class Relay:
     def suspended(self, run: _Run) -> None:
         """Its task is the handler's from now on: what waits is for another one."""
         if run is self._run:
-            assert run.attempt is not None
-            self._takes[run.attempt.task] = False
-            run.attempt.shares = False
-            run.is_taken = True
+            attempt, run.is_taken = run.attempt, True
+            assert attempt is not None
+            self._takes[attempt.task] = False
+            attempt.placed = attempt.entered = True  # in the place that all of them shared
+            attempt.running = run.task
+            attempt.interrupt = self._execution.interrupt
+            if attempt.told is not None:  # before there was anything to interrupt
+                self._execution.interrupt(attempt)
             self._over(run)
 
     def _over(self, run: _Run) -> None:
@@ -139,8 +169,9 @@ class Relay:
 def _is_used(task: asyncio.Task[Any], clean: Context) -> bool:
     """Whether a handler has left something behind that the next one would meet."""
     try:
-        is_cancelled = task.cancelling() > 0 or getattr(task, "_must_cancel", False)
-        return is_cancelled or copy_context() != clean
+        if task.cancelling() > 0 or task._must_cancel:  # type: ignore[attr-defined]
+            return True
+        return copy_context() != clean
     except Exception:  # a value of the user's own that cannot be compared
         return True
 
@@ -148,7 +179,7 @@ def _is_used(task: asyncio.Task[Any], clean: Context) -> bool:
 class _Run:
     """One task of the relay."""
 
-    __slots__ = ("attempt", "done", "is_taken", "relay", "rests", "task")
+    __slots__ = ("attempt", "done", "is_taken", "is_tired", "is_used", "relay", "rests", "task")
     task: asyncio.Task[None]
 
     def __init__(self, relay: Relay) -> None:
@@ -156,6 +187,8 @@ class _Run:
         self.attempt: Attempt | None = None  # whose handler is being awaited
         self.done: list[Completed] = []  # not told of yet
         self.is_taken = False  # by a handler that suspends
+        self.is_used = False  # a handler has left something behind
+        self.is_tired = False  # it is somebody else's turn
         self.rests = False
 
     def let_go(self) -> None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from uuid import UUID
 
 import psycopg
@@ -114,13 +116,10 @@ class Settler:
 
     def take_done(self) -> list[Completed]:
         """Successes to be written together with the next claim, as many as make one call."""
-        size = 0
-        for number, ending in enumerate(self._done):
-            size += ending.size
-            if number == MAX_BATCH or (number and size > MAX_BYTES):
-                taken, self._done = self._done[:number], self._done[number:]
-                return taken
-        taken, self._done = self._done, []
+        number = MAX_BATCH
+        if any(sizes := [ending.size for ending in self._done[:MAX_BATCH]]):
+            number = max(1, bisect_right(list(accumulate(sizes)), MAX_BYTES))
+        taken, self._done = self._done[:number], self._done[number:]
         return taken
 
     async def settle(self, linger_seconds: float = 0.0) -> None:
@@ -309,7 +308,7 @@ class Settler:
         for ending in endings:
             self.add(ending)
 
-    def _report(self, written: list[Ending]) -> None:
+    def _report(self, written: Sequence[Ending]) -> None:
         """Say that these were written; of many successes, how many: lines cost more than jobs."""
         if written and isinstance(written[0], Completed | Settled):
             if not self._says_done:
@@ -325,11 +324,13 @@ class Settler:
 
     def settled(self, batch: Sequence[Ending], stale: Sequence[Stale]) -> None:
         """The call was answered: report what was written and what was refused."""
-        self._hands.drop([ending.attempt for ending in batch if ending.is_last])
+        if batch and batch[0].is_last:  # as all of one batch are
+            self._hands.drop([ending.attempt for ending in batch])
         if batch:
             self._observer.settled(batch, stale)
         refused = {(item.job_id, item.token) for item in stale}
-        self._report([e for e in batch if not refused or e.attempt.key not in refused])
+        written = [e for e in batch if e.attempt.key not in refused] if refused else batch
+        self._report(written)
         if batch and isinstance(batch[0], Failed | Snoozed):
             self._on_put_off()
         for item in stale:
@@ -354,5 +355,5 @@ def is_unknown(error: BaseException) -> bool:
 def seconds_for(batch: Sequence[Ending]) -> float:
     """How long the call may take: below the shortest lease it is about, unless that is shorter than
     the wait for a lock."""
-    shortest = min(ending.attempt.lease.lease_seconds for ending in batch)
+    shortest = min([ending.attempt.lease.lease_seconds for ending in batch])
     return max(min(CALL_SECONDS, shortest / 2), LOCKED_SECONDS)
