@@ -110,7 +110,6 @@ async def _until_a_signal(
             database_url(settings),
             settings.schema,
             emit,
-            listen_url=settings.listen_url,
             observer=observer,
         )
     )

@@ -115,6 +115,7 @@ class Runner:
             self._url,
             self._verbs,
             self._emit,
+            listen_url=self._url,
             on_work=lambda _: listening.set(),
             on_cancel=lambda job_id: keeper.ask_about(job_id),
         )

@@ -13,7 +13,8 @@
     settler      writes endings, in groups, each once
     attempt      one job in hand, and its deadline by the worker's own clock
     keeper       a thread of its own: renews leases, tells handlers to stop
-    reconciler   takes over what expired, promotes what is due, listens; compacts, now and then
+    ears         hears of new work on the pump's own connection
+    reconciler   takes over what expired, promotes what is due; compacts, now and then
     retention    beside the reconciler: forgets what ended long ago
     session      a connection whose every call is bounded in time; outage: what to do without one;
                  limit: by when a worker that was hurried asks no more

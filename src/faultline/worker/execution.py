@@ -47,7 +47,7 @@ from faultline.worker.endings import (
 )
 from faultline.worker.outage import nothing
 from faultline.worker.relay import Relay
-from faultline.worker.stretch import LOOK_SECONDS, MOST, Stretch, called
+from faultline.worker.stretch import Stretches, called
 from faultline.worker.threads import Threads
 
 T = TypeVar("T")
@@ -83,6 +83,7 @@ class Execution:
         self._places = places
         self._ahead = Ahead(places)
         self._relay = Relay(self, self._ahead, self._on_done)
+        self._stretches = Stretches(self, self._ahead, self._threads, self._on_done)
         self.waiting: deque[Attempt] = deque()  # for a place
         self._filling = False
         self._patience: asyncio.TimerHandle | None = None
@@ -118,7 +119,7 @@ class Execution:
         handed = [self.waiting.pop() for _ in range(len(self.waiting) - keep)]
         for attempt in reversed(handed):
             if not attempt.done:
-                self._end(attempt, Released(attempt, reason))
+                self.end(attempt, Released(attempt, reason))
 
     # ── beginning ────────────────────────────────────────────────────────────────────────────────
 
@@ -133,8 +134,8 @@ class Execution:
                     self._relay.start()
                     return
                 self.waiting.popleft()
-                if self._is_short(attempt):
-                    self._start_stretch(attempt)
+                if self._stretches.takes(attempt):
+                    self._stretches.start(attempt)
                 else:
                     self._start(attempt)
         finally:
@@ -156,13 +157,6 @@ class Execution:
                 self.finish(attempt, asyncio.CancelledError(), None)
         return None
 
-    def _is_short(self, attempt: Attempt) -> bool:
-        """Whether it may share a thread with others: it is sync, and its task's jobs were short."""
-        task = attempt.task
-        if task is None or task.is_async or task.transactional or attempt.lease.last_chance:
-            return False
-        return self._ahead.is_short(task)
-
     def _start(self, attempt: Attempt) -> None:
         """In a task, a thread or a process of its own."""
         try:
@@ -171,7 +165,7 @@ class Execution:
                 begin = self._start_async if attempt.task.is_async else self._start_sync
                 begin(attempt, arguments)
         except Exception:  # no thread can be had, …: somebody else may be able to
-            self._end(attempt, self._put_off(attempt))
+            self.end(attempt, self.put_off(attempt))
 
     def begin(self, attempt: Attempt) -> dict[str, Any] | None:
         """It has a place now; answers with its arguments, or None if it is run alone or has ended
@@ -182,11 +176,11 @@ class Execution:
         lease, task = attempt.lease, attempt.task
         if task is None:
             self._emit(UnknownTask(self._worker, *attempt.key, lease.task))
-            self._end(attempt, self._put_off(attempt))
+            self.end(attempt, self.put_off(attempt))
         elif lease.last_chance and self._alone is not None:
             self._start_alone(attempt, self._alone)
         else:
-            self._say_start(attempt)
+            self.say_start(attempt)
             try:
                 return task.arguments_for(lease)
             except BaseException as error:  # also whatever a user's own type raises when it is made
@@ -200,14 +194,15 @@ class Execution:
             error = InvalidArgument(f"the payload cannot be read: {payload.why}")
         else:
             said = "the payload does not fit the task; the job's own error says how"
-        self._end(attempt, Failed(attempt, describe(error), dead=is_unreadable, said=said))
+        self.end(attempt, Failed(attempt, describe(error), dead=is_unreadable, said=said))
 
     def call_of(self, attempt: Attempt) -> Callable[..., Any]:
         """What is to be called with its arguments, now: for who has not called `begin`."""
-        self._say_start(attempt)
+        self.say_start(attempt)
         return call_of(attempt)
 
-    def _say_start(self, attempt: Attempt) -> None:
+    def say_start(self, attempt: Attempt) -> None:
+        """That its handler is about to be called, to who wants to know."""
         if self.says_starts:
             key, lease = attempt.key, attempt.lease
             self._emit(ExecutionStarted(self._worker, *key, lease.task, lease.attempts + 1))
@@ -247,7 +242,7 @@ class Execution:
         """Let go of the threads that are idle."""
         self._threads.stop()
 
-    def _put_off(self, attempt: Attempt) -> Snoozed:
+    def put_off(self, attempt: Attempt) -> Snoozed:
         """It cannot be run here: offer it again later, and ever more rarely."""
         return Snoozed(attempt, min(2.0 ** min(attempt.lease.snoozes, 10), LONGEST_PAUSE_SECONDS))
 
@@ -272,70 +267,14 @@ class Execution:
 
     def interrupt(self, attempt: Attempt) -> None:
         """Cancel its task; from any thread."""
-        self._soon(cancel, attempt)
+        self.soon(cancel, attempt)
 
     def _start_sync(self, attempt: Attempt, arguments: dict[str, Any]) -> None:
         def work() -> None:
             raised, returned = called(attempt, arguments)
-            self._soon(self.finish, attempt, raised, returned)
+            self.soon(self.finish, attempt, raised, returned)
 
         self._threads.run(work)
-
-    def _start_stretch(self, first: Attempt) -> None:
-        """It, and those behind it that are like it, in one thread."""
-        attempts, waiting = [first], self.waiting
-        most = min(MOST, self._ahead.in_seconds(first.task, LOOK_SECONDS / 2))
-        while waiting and len(attempts) < most and waiting[0].task is first.task:
-            if not self._is_short(waiting[0]) or waiting[0].told is not None or waiting[0].done:
-                break
-            attempts.append(waiting.popleft())
-        begun = [
-            (attempt, arguments)
-            for attempt in attempts
-            if (arguments := self.begin(attempt)) is not None
-        ]
-        for attempt, _ in begun:
-            attempt.begun = False  # until it is its turn: its time runs from then on
-            attempt.shares = True
-        stretch = Stretch(begun, lambda: self._soon(self._stretch_ended, stretch, timer))
-        timer = self._loop.call_later(LOOK_SECONDS, self._take_back, stretch, first)
-        try:
-            self._threads.run(stretch.run)
-        except Exception:  # no thread can be had
-            timer.cancel()
-            for attempt in stretch.take_back():
-                self._end(attempt, self._put_off(attempt))
-
-    def _stretch_ended(self, stretch: Stretch, timer: asyncio.TimerHandle | None = None) -> None:
-        """So far, or as a whole."""
-        if timer is not None:
-            timer.cancel()
-        usual = []
-        ended = stretch.ended()
-        for attempt, raised, returned in ended:
-            if raised is None and returned is None and attempt.is_usual and not attempt.done:
-                attempt.done = True
-                attempt.placed = False
-                usual.append(Completed(attempt, None))
-            else:
-                self.finish(attempt, raised, returned)
-        if usual:
-            self.running -= len(usual)
-            seconds = sum(done.attempt.took_seconds or 0.0 for done in usual) / len(usual)
-            self._ahead.took(usual[0].attempt.task, seconds, len(usual), in_turn=True)
-            self._on_done(usual)
-        self.fill()
-
-    def _take_back(self, stretch: Stretch, first: Attempt) -> None:
-        """One of its handlers is long after all: those behind it do not wait for it."""
-        self._stretch_ended(stretch)
-        if left := [attempt for attempt in stretch.take_back() if not attempt.done]:
-            self._ahead.waited(first.task)
-            self.running -= len(left)
-            for attempt in left:
-                attempt.placed = attempt.shares = False
-            self.waiting.extendleft(reversed(left))
-            self.fill()
 
     def _start_alone(self, attempt: Attempt, alone: Alone) -> None:
         lease = attempt.lease
@@ -349,7 +288,7 @@ class Execution:
             self._tasks.discard(task)
             if not attempt.done:
                 ending = None if task.exception() else task.result()
-                self._end(attempt, ending or self._put_off(attempt))  # no process began
+                self.end(attempt, ending or self.put_off(attempt))  # no process began
 
         task.add_done_callback(ended)
 
@@ -368,7 +307,7 @@ class Execution:
                 self._emit(LeaseLost(self._worker, *attempt.key, attempt.lease.task, "deadline"))
             raised = asyncio.CancelledError()
         if raised is None and returned is None and attempt.is_usual:
-            self._end(attempt, Completed(attempt, None))
+            self.end(attempt, Completed(attempt, None))
             return
         try:
             ending = ending_of(attempt, raised, returned)
@@ -376,9 +315,10 @@ class Execution:
                 self._emit(EndingIgnored(self._worker, *attempt.key, attempt.lease.task, said))
         except Exception as error:  # a handler's own class that does not keep its promises
             ending = Failed(attempt, describe(error), dead=True)
-        self._end(attempt, ending)
+        self.end(attempt, ending)
 
-    def _end(self, attempt: Attempt, ending: Ending) -> None:
+    def end(self, attempt: Attempt, ending: Ending) -> None:
+        """With this ending; its place is free."""
         attempt.done = True
         if attempt.placed:
             attempt.placed = False
@@ -394,7 +334,7 @@ class Execution:
         for ending in endings:
             self._on_end(ending)
 
-    def _soon(self, function: Callable[..., None], *arguments: Any) -> None:
+    def soon(self, function: Callable[..., None], *arguments: Any) -> None:
         """On the loop's thread; nothing, if the loop has been closed over a thread left behind."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)

@@ -26,6 +26,7 @@ from faultline.jobs import Lane, Lease, Stale
 from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
 from faultline.worker.beside import Beside
+from faultline.worker.ears import Ears
 from faultline.worker.endings import Completed, keys, results
 from faultline.worker.lanes import Lanes
 from faultline.worker.limit import Limit
@@ -64,6 +65,8 @@ class Pump:
         known: Callable[[], list[tuple[UUID, int]]],
         poll_seconds: Callable[[], float],
         apart: str | None,
+        listens: bool,
+        on_cancel: Callable[[UUID], None],
         observer: Observer = NOBODY,
     ) -> None:
         self._worker = worker
@@ -80,6 +83,8 @@ class Pump:
         self._observer = observer
         self._lanes = Lanes(queues, verbs, session, observer)
         self._outage = Outage(worker, emit)
+        self._ears = Ears(session, verbs.schema, self.work_announced, on_cancel)
+        self._listens = listens
         self._signal = asyncio.Event()
         self._besides = [Beside(other, self._claim_beside) for other in others]
         self._claiming = 0  # jobs asked for and not answered yet
@@ -116,6 +121,11 @@ class Pump:
                 self._was_announced_since = True
             elif queue is not None:
                 self._look_later()
+
+    @property
+    def listening(self) -> bool:
+        """Whether it is told of new work."""
+        return self._ears.listening
 
     def trouble(self) -> str | None:
         """Why nothing can be claimed or settled, if so; from any thread."""
@@ -346,10 +356,16 @@ class Pump:
         if seconds <= 0 or (self._hungry and self._wants_some()):
             await asyncio.sleep(0)
             return
+        if self._listens:
+            await self._ears.listen()
         timer = asyncio.get_running_loop().call_later(seconds, self._poll)
-        await self._signal.wait()
+        self._ears.watch()
+        try:
+            await self._signal.wait()
+        finally:
+            self._ears.rest()
+            timer.cancel()
         self._signal.clear()
-        timer.cancel()
 
     def _look_later(self) -> None:
         self._looks_again = True

@@ -1,8 +1,9 @@
-"""Reconcile: take over what expired, queue what is due, and hear of what is new.
+"""Reconcile: take over what expired, and queue what is due.
 
 Every worker runs one, beside its keeper; `faultline reconcile` runs one alone. Any number may run
 at once and none must: there is no leader. Between two rounds it waits for the next expiry or due
-job that it knows of, or for `poll_seconds`, whichever is first, and hears notifications.
+job that it knows of, or for `poll_seconds`, whichever is first. With a `listen_url` it also hears
+of new work, for a worker whose own connection goes through a pooler.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from uuid import UUID
 
 import psycopg
@@ -22,12 +22,13 @@ from faultline.events import Emit, Event, ReadyCompacted
 from faultline.jobs import Reconciled
 from faultline.observer import NOBODY, Observer, Standing
 from faultline.protocol import Protocol
+from faultline.worker.ears import listen, pass_on
 from faultline.worker.endings import reclaimed_events
 from faultline.worker.limit import Limit
 from faultline.worker.outage import Outage, nothing
 from faultline.worker.pace import Pace
 from faultline.worker.retention import Retention
-from faultline.worker.session import Deadline, Locked, Session, Unavailable
+from faultline.worker.session import Locked, Session, Unavailable
 
 CALL_SECONDS = 10.0
 PARTITIONS_EVERY = 3600.0  # seconds between two looks whether next month's partitions are there
@@ -64,8 +65,10 @@ class Reconciler:
         self._on_cancel = on_cancel  # somebody wants this job to stop
         self._observer = observer
         self._limit = limit or Limit()
-        self._session = self._ears = Session(url, verbs.schema, observer, self._limit)
-        if listen_url:
+        self._session = Session(url, verbs.schema, observer, self._limit)
+        # Who claims hears on its own connection; this is for where that goes through a pooler.
+        self._ears: Session | None = None
+        if listen_url is not None:
             self._ears = Session(listen_url, verbs.schema, limit=self._limit)
         self._hearing: psycopg.AsyncConnection[object] | None = None
         self._partitions_at = 0.0
@@ -106,12 +109,14 @@ class Reconciler:
 
     async def calm(self, seconds: float) -> None:
         """Before it is cancelled: let the calls under way end, or cut them off."""
-        await asyncio.gather(self._session.calm(seconds), self._ears.calm(seconds))
+        sessions = [self._session, *([self._ears] if self._ears is not None else [])]
+        await asyncio.gather(*(session.calm(seconds) for session in sessions))
 
     async def close(self) -> None:
         """Forget the connections."""
         await self._session.close()
-        await self._ears.close()
+        if self._ears is not None:
+            await self._ears.close()
 
     async def round(self) -> Reconciled:
         """Reconcile once; whoever is to know is told. Then what is seldom due: nothing that goes
@@ -163,15 +168,14 @@ class Reconciler:
 
     async def _hear(self) -> None:
         """Until cancelled: nothing that is said changes when to look again."""
+        assert self._ears is not None
         conn = await self._ears.connection()
         async for heard in conn.notifies():
-            verb, _, job_id = heard.payload.partition(" ")
-            with suppress(ValueError):  # a queue may be called "cancel me"
-                if verb == "cancel":
-                    self._on_cancel(UUID(job_id))
-            self._on_work(heard.payload)
+            pass_on(heard.payload, self._on_work, self._on_cancel)
 
     async def _listen(self) -> bool:
+        if self._ears is None:
+            return False
         try:
             conn = await self._ears.connection()
         except DatabaseUnavailable as error:
@@ -179,11 +183,7 @@ class Reconciler:
         if pooled(conn):
             return False
         if conn is not self._hearing:
-            timer = Deadline(conn, CALL_SECONDS, self._limit)
-            try:
-                await conn.execute(f"listen {self._verbs.schema}")
-            finally:
-                timer.cancel()
+            await listen(conn, self._verbs.schema, self._limit)
             self._hearing = conn
             self._on_work(None)  # what was announced before we listened
         return True
@@ -198,7 +198,6 @@ async def reconcile_forever(
     schema: str,
     emit: Emit,
     *,
-    listen_url: str | None = None,
     poll_seconds: float = 1.0,
     observer: Observer = NOBODY,
 ) -> None:
@@ -213,7 +212,6 @@ async def reconcile_forever(
         url,
         Protocol(schema),
         told,
-        listen_url=listen_url,
         poll_seconds=poll_seconds,
         observer=observer,
     )

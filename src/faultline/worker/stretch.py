@@ -7,20 +7,121 @@ behind a handler that turns out to be long.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faultline.worker.attempt import Attempt
 from faultline.worker.calling import call_of, insist_in_time
+from faultline.worker.endings import Completed
 
-MOST = 250
+if TYPE_CHECKING:
+    from faultline.worker.ahead import Ahead
+    from faultline.worker.execution import Execution
+    from faultline.worker.threads import Threads
+
+MOST = 500  # a whole claim
 LOOK_SECONDS = 0.02  # after which the loop looks whether it hangs
 
 Begun = tuple[Attempt, dict[str, Any]]  # with its arguments
 Ended = tuple[Attempt, BaseException | None, Any]  # what the handler raised, and returned
+
+
+class Stretches:
+    """Gives what waits to threads, many at a time where handlers are short."""
+
+    def __init__(
+        self,
+        execution: Execution,
+        ahead: Ahead,
+        threads: Threads,
+        on_done: Callable[[list[Completed]], None],
+    ) -> None:
+        self._execution = execution
+        self._ahead = ahead
+        self._threads = threads
+        self._on_done = on_done  # gets the usual successes, many at a time
+        self._loop = asyncio.get_running_loop()
+
+    def takes(self, attempt: Attempt) -> bool:
+        """Whether it may share a thread with others: it is sync, and its task's jobs were short."""
+        task = attempt.task
+        if task is None or task.is_async or task.transactional or attempt.lease.last_chance:
+            return False
+        return self._ahead.is_short(task)
+
+    def start(self, first: Attempt) -> None:
+        """It, and those that wait behind it and are like it, in one thread."""
+        execution = self._execution
+        attempts, waiting = [first], execution.waiting
+        most = min(MOST, self._ahead.in_seconds(first.task, LOOK_SECONDS / 2))
+        while waiting and len(attempts) < most and (following := waiting[0]).task is first.task:
+            if following.lease.last_chance or following.told is not None or following.done:
+                break
+            attempts.append(waiting.popleft())
+        stretch = Stretch(
+            self._begun(attempts), lambda: execution.soon(self._ended, stretch, timer)
+        )
+        timer = self._loop.call_later(LOOK_SECONDS, self._take_back, stretch, first)
+        try:
+            self._threads.run(stretch.run)
+        except Exception:  # no thread can be had
+            timer.cancel()
+            for attempt in stretch.take_back():
+                execution.end(attempt, execution.put_off(attempt))
+
+    def _begun(self, attempts: list[Attempt]) -> list[Begun]:
+        """They have their places, and here are their arguments. None has begun before it is its
+        turn: its time runs from then on."""
+        execution, task = self._execution, attempts[0].task
+        assert task is not None
+        begun, load, now = [], task.arguments.load, time.monotonic()
+        execution.running += len(attempts)
+        for attempt in attempts:
+            attempt.placed = attempt.shares = True
+            attempt.started_at = now
+            execution.say_start(attempt)
+            try:
+                begun.append((attempt, load(attempt.lease.payload)))
+            except BaseException as error:  # also whatever a user's own type raises
+                execution.unfit(attempt, error)
+        return begun
+
+    def _ended(self, stretch: Stretch, timer: asyncio.TimerHandle | None = None) -> None:
+        """So far, or as a whole."""
+        if timer is not None:
+            timer.cancel()
+        execution, usual = self._execution, []
+        for attempt, raised, returned in stretch.ended():
+            is_usual = attempt.told is None and attempt._context is None
+            if is_usual and returned is raised is None and not attempt.done:
+                attempt.done = True
+                attempt.placed = False
+                usual.append(Completed(attempt, None))
+            else:
+                execution.finish(attempt, raised, returned)
+        if usual:
+            execution.running -= len(usual)
+            seconds = sum([done.attempt.took_seconds or 0.0 for done in usual]) / len(usual)
+            self._ahead.took(usual[0].attempt.task, seconds, len(usual), in_turn=True)
+            self._on_done(usual)
+        execution.fill()
+
+    def _take_back(self, stretch: Stretch, first: Attempt) -> None:
+        """One of its handlers is long after all: those behind it do not wait for it."""
+        self._ended(stretch)
+        execution = self._execution
+        if left := [attempt for attempt in stretch.take_back() if not attempt.done]:
+            self._ahead.waited(first.task)
+            execution.running -= len(left)
+            for attempt in left:
+                attempt.placed = attempt.shares = False
+            execution.waiting.extendleft(reversed(left))
+            execution.fill()
 
 
 class Stretch:
@@ -33,23 +134,31 @@ class Stretch:
 
     def run(self) -> None:
         """In the thread: all of them, but for those taken back."""
-        while (begun := _first(self._waiting)) is not None:
-            attempt, arguments = begun
-            self._ended.append((attempt, *called(attempt, arguments)))
+        following, ended = self._waiting.popleft, self._ended.append
+        while True:
+            try:
+                attempt, arguments = following()  # of two threads, one gets it
+            except IndexError:
+                break
+            ended((attempt, *called(attempt, arguments)))
         self._on_end()
 
     def take_back(self) -> list[Attempt]:
         """Those that have not begun, and will not here."""
-        return [attempt for attempt, _ in _all(self._waiting)]
+        taken = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self._waiting.popleft()[0])
+        return taken
 
     def ended(self) -> list[Ended]:
         """Those that have ended since it was asked last."""
-        return _all(self._ended)
+        return [self._ended.popleft() for _ in range(len(self._ended))]
 
 
 def called(attempt: Attempt, arguments: dict[str, Any]) -> tuple[BaseException | None, Any]:
     """Call its handler, in this thread and in a context of its own."""
-    attempt.started_at = time.monotonic()
+    attempt.started_at = began = time.monotonic()
     attempt.begun = True
     raised, returned = None, None
     try:
@@ -58,19 +167,5 @@ def called(attempt: Attempt, arguments: dict[str, Any]) -> tuple[BaseException |
     except BaseException as error:
         raised = error
     attempt.over = True
-    attempt.took_seconds = time.monotonic() - attempt.started_at
+    attempt.took_seconds = time.monotonic() - began
     return raised, returned
-
-
-def _first(waiting: deque[Any]) -> Any:
-    try:
-        return waiting.popleft()  # of two threads, one gets it
-    except IndexError:
-        return None
-
-
-def _all(waiting: deque[Any]) -> list[Any]:
-    found = []
-    while (item := _first(waiting)) is not None:
-        found.append(item)
-    return found

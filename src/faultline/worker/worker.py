@@ -3,9 +3,9 @@
     pump        (this event loop)     claims jobs and settles their endings
     execution   (this event loop)     runs async handlers here, sync ones in threads
     keeper      (its own thread)      renews leases, tells handlers to stop
-    reconciler  (the keeper's loop)   takes over what expired, promotes what is due, listens
+    reconciler  (the keeper's loop)   takes over what expired, promotes what is due
 
-Three connections: the pump's, the keeper's and the reconciler's, which also listens; and two more
+Three connections: the pump's, which also listens, the keeper's and the reconciler's; and two more
 of the pump's while it has hundreds of short jobs to move. No handler ever runs on one of them.
 """
 
@@ -228,6 +228,8 @@ class Worker:
             known=lambda: [attempt.key for attempt in self._hands.all()],
             poll_seconds=self._poll_seconds,
             apart=alone.name if alone is not None else None,
+            listens=self._app.listen_url is None,
+            on_cancel=lambda job_id: self._keeper.ask_about(job_id),
             observer=self._observer,
         )
 
@@ -291,8 +293,8 @@ class Worker:
             self._end_because("stuck")
 
     def _poll_seconds(self) -> float:
-        rarer = LISTENING_POLLS if self._reconciler.listening else 1.0
-        return self.options.poll_seconds * rarer
+        is_told = self._pump.listening or self._reconciler.listening
+        return self.options.poll_seconds * (LISTENING_POLLS if is_told else 1.0)
 
     def _beat(self) -> tuple[list[str], dict[str, Any]]:
         details = {
@@ -372,9 +374,8 @@ class Worker:
 
     def _announce(self, used: set[str]) -> None:
         known = used.union(self._app.queues)
-        self._emit(
-            WorkerStarted(self.name, tuple(self.queues), self.options.concurrency, os.getpid())
-        )
+        places = self.options.concurrency
+        self._emit(WorkerStarted(self.name, tuple(self.queues), places, os.getpid()))
         for queue in self.queues:
             if queue not in known:  # it may come; or it is a slip of the pen
                 self._emit(UnknownQueue(self.name, queue))

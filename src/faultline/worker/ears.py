@@ -1,0 +1,109 @@
+"""What the database announces, heard on the connection that the next claim goes out on.
+
+So nobody has to be woken between the word and the claim: no other thread of this process, and no
+other process of the server's, whose memory has gone cold (decision 19 has the figures). While a
+call is under way psycopg hands over what arrives with its answer; while the worker waits, the event
+loop watches the connection itself.
+
+It is a hint: whoever does not hear polls. Behind a pooler LISTEN reaches nobody; there the
+reconciler listens, at a URL of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg import AsyncConnection
+
+from faultline.connect import pooled
+from faultline.worker.limit import Limit
+from faultline.worker.session import Deadline, Session
+
+CALL_SECONDS = 10.0
+
+
+class Ears:
+    """LISTEN on a session's connection, whichever it has."""
+
+    def __init__(
+        self,
+        session: Session,
+        schema: str,
+        on_work: Callable[[str | None], None],
+        on_cancel: Callable[[UUID], None],
+    ) -> None:
+        self._session = session
+        self._schema = schema
+        self._on_work = on_work
+        self._on_cancel = on_cancel
+        self._hearing: AsyncConnection[Any] | None = None
+        self._watched: int | None = None  # its file, while it is watched
+
+    @property
+    def listening(self) -> bool:
+        """Whether notifications arrive."""
+        return self._hearing is not None and not self._hearing.closed
+
+    async def listen(self) -> None:
+        """On the connection that the session has now, if it is another one than before."""
+        conn = self._session.opened
+        if conn is None or conn is self._hearing or pooled(conn):
+            return
+        await listen(conn, self._schema)
+        conn.add_notify_handler(lambda heard: self._say(heard.payload))
+        self._hearing = conn
+        self._on_work(None)  # what was announced before we listened
+
+    def watch(self) -> None:
+        """Until `rest`, while nobody uses the connection: what is said is passed on at once."""
+        if (conn := self._hearing) is not None and not conn.closed:
+            self._watched = conn.fileno()
+            asyncio.get_running_loop().add_reader(self._watched, self._read, conn)
+            self._pass_on(conn)  # what came in one piece with the last answer, and was not in it
+
+    def rest(self) -> None:
+        """Somebody is going to use the connection."""
+        if self._watched is not None:
+            asyncio.get_running_loop().remove_reader(self._watched)
+            self._watched = None
+
+    def _read(self, conn: AsyncConnection[Any]) -> None:
+        try:
+            conn.pgconn.consume_input()
+        except psycopg.Error:  # it is no more: whoever asks next opens another one
+            self.rest()
+            self._on_work(None)
+        else:
+            self._pass_on(conn)
+
+    def _pass_on(self, conn: AsyncConnection[Any]) -> None:
+        while (heard := conn.pgconn.notifies()) is not None:
+            self._say(heard.extra.decode(errors="replace"))
+
+    def _say(self, payload: str) -> None:
+        pass_on(payload, self._on_work, self._on_cancel)
+
+
+async def listen(conn: AsyncConnection[Any], schema: str, limit: Limit | None = None) -> None:
+    """Hear what is announced for this installation, on this connection."""
+    timer = Deadline(conn, CALL_SECONDS, limit)
+    try:
+        await conn.execute(f"listen {schema}")
+    finally:
+        timer.cancel()
+
+
+def pass_on(
+    payload: str, on_work: Callable[[str], None], on_cancel: Callable[[UUID], None]
+) -> None:
+    """The word is the name of a queue that has a job, or that a job is to be cancelled."""
+    verb, _, job_id = payload.partition(" ")
+    with suppress(ValueError):  # a queue may be called "cancel me"
+        if verb == "cancel":
+            on_cancel(UUID(job_id))
+    on_work(payload)

@@ -1,0 +1,143 @@
+"""A worker hears on the connection that it claims on: while it waits, in the middle of a call, and
+after the connection was lost.
+
+Method: a real connection, and words said by another one. That bytes have been read and nobody has
+looked at them is played by reading them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from faultline.connect import readable_url
+from faultline.worker.ears import Ears
+from faultline.worker.session import Session
+from tests.stage import Stage, until
+from tests.workers import Ground, Process
+
+SAY = "select pg_notify('faultline', %s)"
+
+
+class Listener:
+    """Ears on a session of their own, and what they heard."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._news = asyncio.Event()
+        self.work: list[str | None] = []
+        self.cancels: list[uuid.UUID] = []
+        self.session = Session(stage.url, stage.schema)
+        self.ears = Ears(self.session, stage.schema, self._heard, self.cancels.append)
+
+    def _heard(self, queue: str | None) -> None:
+        self.work.append(queue)
+        self._news.set()
+
+    async def begin(self) -> Any:
+        conn = await self.session.connection()
+        await self.ears.listen()
+        assert self.work == [None], "something may have come before it listened"
+        self._news.clear()
+        return conn
+
+    async def news(self) -> str | None:
+        await asyncio.wait_for(self._news.wait(), 10)
+        self._news.clear()
+        return self.work[-1]
+
+    def say(self, word: str) -> None:
+        self._stage.execute(SAY, word)
+
+
+def play(stage: Stage, scene: Callable[[Listener], Awaitable[None]]) -> None:
+    async def run() -> None:
+        listener = Listener(stage)
+        try:
+            await scene(listener)
+        finally:
+            listener.ears.rest()
+            await listener.session.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_said_while_it_waits_is_passed_on_at_once(stage: Stage) -> None:
+    async def scene(listener: Listener) -> None:
+        await listener.begin()
+        listener.ears.watch()
+        listener.say("default")
+        assert await listener.news() == "default"
+        job = uuid.uuid4()
+        listener.say(f"cancel {job}")
+        await listener.news()
+        assert listener.cancels == [job]
+        listener.say("cancel me")  # a queue may be called so
+        assert await listener.news() == "cancel me"
+        assert listener.cancels == [job]
+
+    play(stage, scene)
+
+
+def test_what_was_read_together_with_an_answer_is_not_left_lying(stage: Stage) -> None:
+    async def scene(listener: Listener) -> None:
+        conn = await listener.begin()
+        listener.say("default")
+        select.select([conn.fileno()], [], [], 10)
+        conn.pgconn.consume_input()
+        assert not select.select([conn.fileno()], [], [], 0)[0], "nothing will wake the loop"
+        listener.ears.watch()
+        assert await listener.news() == "default"
+
+    play(stage, scene)
+
+
+def test_what_is_said_during_a_call_is_passed_on_with_its_answer(stage: Stage) -> None:
+    async def scene(listener: Listener) -> None:
+        conn = await listener.begin()
+        listener.say("default")
+        while len(listener.work) == 1:
+            await conn.execute("select 1")
+        assert listener.work == [None, "default"]
+
+    play(stage, scene)
+
+
+def test_a_connection_that_breaks_while_it_is_watched_is_told_once_and_let_go(
+    stage: Stage,
+) -> None:
+    async def scene(listener: Listener) -> None:
+        conn = await listener.begin()
+        listener.ears.watch()
+        pid = conn.info.backend_pid
+        stage.execute("select pg_terminate_backend(%s)", pid)
+        assert await listener.news() is None
+        await asyncio.sleep(0)
+        assert listener.work == [None, None], "it does not go on telling"
+        assert not listener.ears.listening
+        await listener.session.connection()
+        await listener.ears.listen()
+        assert listener.ears.listening
+
+    play(stage, scene)
+
+
+def test_a_worker_that_lost_its_connection_while_it_slept_hears_of_the_next_job(
+    stage: Stage,
+) -> None:
+    Ground(stage)
+    theirs = "datname = current_database() and usename = %s"
+    with stage.login("worker") as url, Process(url, "--poll-seconds", "60") as worker:
+        warm = stage.enqueue("add", {"a": 1, "b": 2})
+        worker.until("job_completed", job_id=warm)
+        asleep = "select count(*) from {schema}.workers where asleep"
+        until(lambda: stage.value(asleep) == 1, "the worker waits")
+        user = readable_url(url)["user"]
+        ended = f"select count(pg_terminate_backend(pid)) from pg_stat_activity where {theirs}"
+        assert stage.value(ended, user) >= 3
+        job = stage.enqueue("add", {"a": 1, "b": 2})
+        worker.until("job_completed", job_id=job)
+    assert stage.violations() == []
