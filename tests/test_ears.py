@@ -11,7 +11,10 @@ import asyncio
 import select
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
+
+import psycopg
 
 from faultline.connect import readable_url
 from faultline.worker.ears import Ears
@@ -121,6 +124,33 @@ def test_a_connection_that_breaks_while_it_is_watched_is_told_once_and_let_go(
         await listener.session.connection()
         await listener.ears.listen()
         assert listener.ears.listening
+
+    play(stage, scene)
+
+
+def test_a_connection_on_which_it_cannot_listen_is_left_to_who_asks_next(stage: Stage) -> None:
+    async def scene(listener: Listener) -> None:
+        conn = await listener.session.connection()
+        stage.execute("select pg_terminate_backend(%s)", conn.info.backend_pid)
+        await listener.ears.listen()
+        assert listener.work == [None], "who claims finds out what is wrong"
+        assert not listener.ears.listening
+        listener.ears.watch()
+
+    play(stage, scene)
+
+
+def test_a_server_that_cannot_be_listened_to_is_asked_once(stage: Stage) -> None:
+    async def scene(listener: Listener) -> None:
+        conn = await listener.session.connection()
+        await conn.execute("begin")
+        with suppress(psycopg.Error):
+            await conn.execute("select 1 / 0")
+        await listener.ears.listen()  # refused: the transaction has failed
+        await listener.ears.listen()
+        assert listener.work == [None]
+        assert not listener.ears.listening
+        listener.ears.watch()
 
     play(stage, scene)
 

@@ -37,6 +37,16 @@ async def short(n: int) -> None:
 
 
 @app.task
+async def busy(n: int) -> None:
+    time.sleep(0.002)
+
+
+@app.task
+async def as_busy(n: int) -> None:
+    time.sleep(0.002)
+
+
+@app.task
 async def leaves_a_note(n: int) -> None:
     seen.append((n, note.get()))
     note.set("dirty")
@@ -155,6 +165,19 @@ def test_short_handlers_run_in_one_task_in_their_order_and_each_ends_once() -> N
         assert len({task for _, task in seen}) == 1
         assert bench.execution.running == 0
         assert bench.execution.room > 2, "they were short, and some may wait from now on"
+
+    asyncio.run(run())
+
+
+def test_the_loop_has_its_turn_also_where_jobs_of_two_tasks_alternate() -> None:
+    async def run() -> None:
+        bench = Bench(places=2)
+        bench.execution.take([_attempt(("busy", "as_busy")[n % 2], {"n": n}) for n in range(40)])
+        turns = 0
+        while len(bench.endings) < 40:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 5, "of 80 ms, each 5"
 
     asyncio.run(run())
 

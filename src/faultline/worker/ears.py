@@ -42,26 +42,29 @@ class Ears:
         self._on_work = on_work
         self._on_cancel = on_cancel
         self._hearing: AsyncConnection[Any] | None = None
+        self._is_heard = False  # on that one
         self._watched: int | None = None  # its file, while it is watched
 
     @property
     def listening(self) -> bool:
         """Whether notifications arrive."""
-        return self._hearing is not None and not self._hearing.closed
+        return self._is_heard and self._hearing is not None and not self._hearing.closed
 
     async def listen(self) -> None:
         """On the connection that the session has now, if it is another one than before."""
         conn = self._session.opened
         if conn is None or conn is self._hearing or pooled(conn):
             return
-        await listen(conn, self._schema)
-        conn.add_notify_handler(lambda heard: self._say(heard.payload))
-        self._hearing = conn
+        self._hearing, self._is_heard = conn, False  # whatever comes of it: asked for once
+        with suppress(psycopg.Error):  # whoever asks next is told what is wrong
+            await listen(conn, self._schema, self._session.limit)
+            conn.add_notify_handler(lambda heard: self._say(heard.payload))
+            self._is_heard = True
         self._on_work(None)  # what was announced before we listened
 
     def watch(self) -> None:
         """Until `rest`, while nobody uses the connection: what is said is passed on at once."""
-        if (conn := self._hearing) is not None and not conn.closed:
+        if (conn := self._hearing) is not None and self.listening:
             self._watched = conn.fileno()
             asyncio.get_running_loop().add_reader(self._watched, self._read, conn)
             self._pass_on(conn)  # what came in one piece with the last answer, and was not in it
@@ -89,7 +92,7 @@ class Ears:
         pass_on(payload, self._on_work, self._on_cancel)
 
 
-async def listen(conn: AsyncConnection[Any], schema: str, limit: Limit | None = None) -> None:
+async def listen(conn: AsyncConnection[Any], schema: str, limit: Limit) -> None:
     """Hear what is announced for this installation, on this connection."""
     timer = Deadline(conn, CALL_SECONDS, limit)
     try:

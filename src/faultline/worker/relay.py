@@ -74,6 +74,7 @@ class Relay:
                     run.rests = True
                     await asyncio.sleep(0)
                     run.rests = run.is_tired = False
+                    run.rest_at = time.monotonic() + STROKE_SECONDS
                     self._loop.call_soon(run.let_go)
         finally:
             self._over(run)
@@ -83,9 +84,9 @@ class Relay:
         done for each of them stands here at length: a call more would cost a tenth of a short job,
         and what only one that suspends needs, it gets then. They share one of the places."""
         execution, done, task, clean = self._execution, run.done, run.task, copy_context()
-        waiting, monotonic, load = execution.waiting, time.monotonic, kind.arguments.load
+        waiting, monotonic, arguments_for = execution.waiting, time.monotonic, kind.arguments_for
         handler = None if kind.wants_context or execution.says_starts else kind.handler
-        rest_at = monotonic() + STROKE_SECONDS
+        rest_at = run.rest_at
         execution.running += 1
         while waiting and (attempt := waiting[0]).task is kind:
             if attempt.told is not None or attempt.done or attempt.lease.last_chance:
@@ -96,7 +97,7 @@ class Relay:
             attempt.begun = True
             arguments = returned = raised = None
             try:
-                arguments = load(attempt.lease.payload)
+                arguments = arguments_for(attempt.lease)
                 # These may be of a user's own type, and take their time.
                 if monotonic() >= attempt.deadline or attempt.told is not None:
                     raise NeverBegan
@@ -179,7 +180,10 @@ def _is_used(task: asyncio.Task[Any], clean: Context) -> bool:
 class _Run:
     """One task of the relay."""
 
-    __slots__ = ("attempt", "done", "is_taken", "is_tired", "is_used", "relay", "rests", "task")
+    __slots__ = (
+        *("attempt", "done", "is_taken", "is_tired", "is_used"),
+        *("relay", "rest_at", "rests", "task"),
+    )
     task: asyncio.Task[None]
 
     def __init__(self, relay: Relay) -> None:
@@ -189,6 +193,7 @@ class _Run:
         self.is_taken = False  # by a handler that suspends
         self.is_used = False  # a handler has left something behind
         self.is_tired = False  # it is somebody else's turn
+        self.rest_at = time.monotonic() + STROKE_SECONDS  # at the latest
         self.rests = False
 
     def let_go(self) -> None:

@@ -48,7 +48,7 @@ class Session:
         self._url = url
         self._observer = observer
         self._schema = schema
-        self._limit = limit or Limit()
+        self.limit = limit or Limit()  # by when nothing more is waited for
         self._conn: AsyncConnection[Any] | None = None
         self._under_way: Deadline | None = None
         hosts = str(readable_url(url).get("host") or "").split(",")
@@ -65,7 +65,7 @@ class Session:
             return self._conn
         by = time.monotonic() + self._connect_seconds
         conn = await self._opened()
-        self._under_way = timer = Deadline(conn, by - time.monotonic(), self._limit)
+        self._under_way = timer = Deadline(conn, by - time.monotonic(), self.limit)
         try:
             self._observer.clock(await acheck(conn, self._schema))
         except BaseException as error:
@@ -86,24 +86,24 @@ class Session:
 
             def heed() -> None:
                 with suppress(RuntimeError):  # it is over already
-                    waiting.reschedule(min(by, time.monotonic() + self._limit.left()))
+                    waiting.reschedule(min(by, time.monotonic() + self.limit.left()))
 
-            self._limit.tell(heed)
+            self.limit.tell(heed)
             try:
                 heed()
                 return await aconnect(self._url, schema=None)
             finally:
-                self._limit.forget(heed)
+                self.limit.forget(heed)
 
     async def run(self, call: Call[T], seconds: float) -> T:
         """Run the call within so many seconds, or raise Unavailable."""
-        if self._limit.is_over:
+        if self.limit.is_over:
             raise Unavailable(TimeoutError("there is no time left to ask"), unknown=False)
         try:
             conn = await self.connection()
         except (DatabaseUnavailable, TimeoutError, psycopg.Error) as error:
             raise Unavailable(error, unknown=False) from error
-        self._under_way = timer = Deadline(conn, seconds, self._limit)
+        self._under_way = timer = Deadline(conn, seconds, self.limit)
         sent, failed = time.monotonic(), True
         try:
             answer = await call.arun(conn)

@@ -79,14 +79,14 @@ class Stretches:
         turn: its time runs from then on."""
         execution, task = self._execution, attempts[0].task
         assert task is not None
-        begun, load, now = [], task.arguments.load, time.monotonic()
+        begun, now = [], time.monotonic()
         execution.running += len(attempts)
         for attempt in attempts:
             attempt.placed = attempt.shares = True
             attempt.started_at = now
             execution.say_start(attempt)
             try:
-                begun.append((attempt, load(attempt.lease.payload)))
+                begun.append((attempt, task.arguments_for(attempt.lease)))
             except BaseException as error:  # also whatever a user's own type raises
                 execution.unfit(attempt, error)
         return begun
