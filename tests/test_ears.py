@@ -128,14 +128,18 @@ def test_a_connection_that_breaks_while_it_is_watched_is_told_once_and_let_go(
     play(stage, scene)
 
 
-def test_a_connection_on_which_it_cannot_listen_is_left_to_who_asks_next(stage: Stage) -> None:
+def test_a_connection_that_breaks_at_listen_raises_nothing_and_the_next_one_is_tried(
+    stage: Stage,
+) -> None:
     async def scene(listener: Listener) -> None:
         conn = await listener.session.connection()
         stage.execute("select pg_terminate_backend(%s)", conn.info.backend_pid)
         await listener.ears.listen()
-        assert listener.work == [None], "who claims finds out what is wrong"
         assert not listener.ears.listening
+        assert listener.work == [], "nothing that would make a worker ask again and again"
         listener.ears.watch()
+        await listener.ears.listen()  # a poll later
+        assert listener.ears.listening
 
     play(stage, scene)
 
@@ -147,9 +151,9 @@ def test_a_server_that_cannot_be_listened_to_is_asked_once(stage: Stage) -> None
         with suppress(psycopg.Error):
             await conn.execute("select 1 / 0")
         await listener.ears.listen()  # refused: the transaction has failed
+        await conn.execute("rollback")
         await listener.ears.listen()
-        assert listener.work == [None]
-        assert not listener.ears.listening
+        assert not listener.ears.listening, "or a worker would ask at every turn"
         listener.ears.watch()
 
     play(stage, scene)
@@ -170,4 +174,25 @@ def test_a_worker_that_lost_its_connection_while_it_slept_hears_of_the_next_job(
         assert stage.value(ended, user) >= 3
         job = stage.enqueue("add", {"a": 1, "b": 2})
         worker.until("job_completed", job_id=job)
+    assert stage.violations() == []
+
+
+def test_a_worker_without_a_free_place_hears_of_a_cancel_also_on_a_new_connection(
+    stage: Stage,
+) -> None:
+    """Nothing but listening has use for that connection."""
+    ground = Ground(stage)
+    with stage.login("worker") as url, Process(url, "--concurrency", "1") as worker:
+        job = stage.enqueue("held_long", lease_seconds=3000)
+        worker.until("execution_started", job_id=job)
+        theirs = "datname = current_database() and usename = %s"
+        user = readable_url(url)["user"]
+        ended = f"select count(pg_terminate_backend(pid)) from pg_stat_activity where {theirs}"
+        stage.value(ended, user)
+        there = (
+            f"select count(*) from pg_stat_activity where {theirs} and query = 'listen faultline'"
+        )
+        until(lambda: stage.value(there, user) == 1, "it listens again")
+        stage.verbs.cancel([job], "enough").run(stage.conn)
+        ground.until_state(job, "cancelled")  # not after a third of its lease
     assert stage.violations() == []

@@ -8,150 +8,10 @@ written down by the handlers themselves.
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-import uuid
-from collections.abc import Callable
-from contextvars import ContextVar
-from typing import Any
 
-from faultline import App
-from faultline.events import Event
-from faultline.jobs import Lease
-from faultline.worker.attempt import Attempt
-from faultline.worker.endings import Completed, Ending, Failed
-from faultline.worker.execution import Execution
+from faultline.worker.endings import Completed, Failed
 from faultline.worker.stretch import LOOK_SECONDS
-
-app = App("postgresql://nowhere.invalid/")
-seen: list[Any] = []
-note: ContextVar[str] = ContextVar("note", default="clean")
-gate = threading.Event()
-GO: dict[str, asyncio.Event] = {}
-TELL: dict[str, Callable[[], object]] = {}
-
-
-@app.task
-async def short(n: int) -> None:
-    seen.append((n, asyncio.current_task()))
-
-
-@app.task
-async def busy(n: int) -> None:
-    time.sleep(0.002)
-
-
-@app.task
-async def as_busy(n: int) -> None:
-    time.sleep(0.002)
-
-
-@app.task
-async def leaves_a_note(n: int) -> None:
-    seen.append((n, note.get()))
-    note.set("dirty")
-
-
-@app.task
-async def waits(n: int) -> None:
-    seen.append((n, asyncio.current_task()))
-    await asyncio.wait_for(GO["now"].wait(), 60)
-
-
-@app.task
-async def is_told_and_waits(n: int) -> None:
-    """Told by another thread, while it has the loop to itself; and once more, for good measure."""
-    TELL["now"]()
-    for _ in range(2):
-        try:
-            await asyncio.wait_for(GO["now"].wait(), 60)
-        except asyncio.CancelledError:
-            seen.append((n, "cancelled"))
-
-
-@app.task
-async def cancels_itself(n: int) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    task.uncancel()
-
-
-class Odd:
-    def __eq__(self, other: object) -> bool:
-        raise ValueError(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-odd: ContextVar[Odd] = ContextVar("odd")
-
-
-@app.task
-async def leaves_nonsense(n: int) -> None:
-    odd.set(Odd())
-
-
-@app.task
-async def fails(n: int) -> None:
-    raise ValueError(n)
-
-
-@app.task
-async def answers(n: int) -> int:
-    return n
-
-
-@app.task(timeout_seconds=60)
-def in_a_thread(n: int, long: bool = False) -> None:
-    seen.append((n, threading.current_thread().name, note.get()))
-    note.set("dirty")
-    if long:
-        gate.wait(60)
-
-
-class Bench:
-    """The execution of a worker with so many places, and what came of its attempts."""
-
-    def __init__(self, places: int = 20) -> None:
-        seen.clear()
-        gate.clear()
-        GO["now"] = asyncio.Event()
-        self.endings: list[Ending] = []
-        self.events: list[Event] = []
-        self.execution = Execution(
-            "A",
-            self.events.append,
-            self.endings.append,
-            None,
-            on_done=self.endings.extend,
-            places=places,
-        )
-
-    def take(self, task: str, *payloads: dict[str, Any]) -> list[Attempt]:
-        attempts = [_attempt(task, payload) for payload in payloads]
-        self.execution.take(attempts)
-        return attempts
-
-    def events_of(self, name: str) -> list[Event]:
-        return [event for event in self.events if event.event == name]
-
-    async def until(self, count: int) -> list[Ending]:
-        """So many have ended."""
-        give_up_at = time.monotonic() + 60
-        while len(self.endings) < count:
-            assert time.monotonic() < give_up_at, (self.endings, seen)
-            await asyncio.sleep(0)
-        return self.endings
-
-
-def _attempt(task: str, payload: dict[str, Any]) -> Attempt:
-    lease = Lease(uuid.uuid4(), 1, 1, 1, 0, 0, 0, 60.0, task, payload, None)
-    return Attempt(lease, app.tasks[task], time.monotonic())
-
-
-def numbered(count: int) -> list[dict[str, Any]]:
-    return [{"n": n} for n in range(count)]
+from tests.shorts import GO, Bench, gate, numbered, seen
 
 
 def test_short_handlers_run_in_one_task_in_their_order_and_each_ends_once() -> None:
@@ -165,19 +25,6 @@ def test_short_handlers_run_in_one_task_in_their_order_and_each_ends_once() -> N
         assert len({task for _, task in seen}) == 1
         assert bench.execution.running == 0
         assert bench.execution.room > 2, "they were short, and some may wait from now on"
-
-    asyncio.run(run())
-
-
-def test_the_loop_has_its_turn_also_where_jobs_of_two_tasks_alternate() -> None:
-    async def run() -> None:
-        bench = Bench(places=2)
-        bench.execution.take([_attempt(("busy", "as_busy")[n % 2], {"n": n}) for n in range(40)])
-        turns = 0
-        while len(bench.endings) < 40:
-            await asyncio.sleep(0)
-            turns += 1
-        assert turns > 5, "of 80 ms, each 5"
 
     asyncio.run(run())
 
@@ -205,26 +52,6 @@ def test_a_handler_that_suspends_holds_up_nobody_and_has_its_task_to_itself() ->
         tasks = [task for _, task in seen]
         assert len(set(tasks[:2])) == 2, "each of those that suspend has one of its own"
         assert not set(tasks[:2]) & set(tasks[2:])
-        assert bench.execution.running == 0
-
-    asyncio.run(run())
-
-
-def test_who_is_told_before_it_suspends_is_cancelled_then_and_only_once() -> None:
-    async def run() -> None:
-        bench = Bench(places=1)
-        (told,) = attempts = [_attempt("is_told_and_waits", {"n": 0})]
-        TELL["now"] = lambda: told.tell("cancelled", "enough")
-        bench.execution.take(attempts)
-        async with asyncio.timeout(10):
-            while not seen:
-                await asyncio.sleep(0)
-        bench.execution.interrupt(told)  # as by who told it just when it suspended
-        for _ in range(5):
-            await asyncio.sleep(0)
-        GO["now"].set()
-        await bench.until(1)
-        assert seen == [(0, "cancelled")]
         assert bench.execution.running == 0
 
     asyncio.run(run())

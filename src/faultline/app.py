@@ -77,7 +77,8 @@ class App:
     @cached_property
     def listen_url(self) -> str | None:
         """Where to LISTEN if `url` leads to a pooler: the argument or FAULTLINE_LISTEN_URL."""
-        return self._listen_url if self._listen_url is not None else self._settings.listen_url
+        given = self._listen_url if self._listen_url is not None else self._settings.listen_url
+        return given or None
 
     @cached_property
     def telemetry(self) -> Telemetry:

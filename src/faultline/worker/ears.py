@@ -21,6 +21,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from faultline.connect import pooled
+from faultline.errors import FaultlineError
 from faultline.worker.limit import Limit
 from faultline.worker.session import Deadline, Session
 
@@ -51,16 +52,17 @@ class Ears:
         return self._is_heard and self._hearing is not None and not self._hearing.closed
 
     async def listen(self) -> None:
-        """On the connection that the session has now, if it is another one than before."""
-        conn = self._session.opened
-        if conn is None or conn is self._hearing or pooled(conn):
-            return
-        self._hearing, self._is_heard = conn, False  # whatever comes of it: asked for once
-        with suppress(psycopg.Error):  # whoever asks next is told what is wrong
-            await listen(conn, self._schema, self._session.limit)
+        """On the session's connection, if it is another one than before; opened, if nobody else has
+        use for one: a worker without a free place is still told of cancels."""
+        with suppress(psycopg.Error, FaultlineError, TimeoutError):  # to be asked again by a poll
+            conn = await self._session.connection()
+            if conn is self._hearing or pooled(conn):
+                return
+            self._hearing, self._is_heard = conn, False  # whatever comes of it: asked for once
             conn.add_notify_handler(lambda heard: self._say(heard.payload))
+            await listen(conn, self._schema, self._session.limit)
             self._is_heard = True
-        self._on_work(None)  # what was announced before we listened
+            self._on_work(None)  # what was announced before we listened
 
     def watch(self) -> None:
         """Until `rest`, while nobody uses the connection: what is said is passed on at once."""

@@ -177,6 +177,8 @@ class Execution:
         if task is None:
             self._emit(UnknownTask(self._worker, *attempt.key, lease.task))
             self.end(attempt, self.put_off(attempt))
+        elif isinstance(lease.payload, Unreadable):
+            self.unfit(attempt)
         elif lease.last_chance and self._alone is not None:
             self._start_alone(attempt, self._alone)
         else:
@@ -187,14 +189,14 @@ class Execution:
                 self.unfit(attempt, error)
         return None
 
-    def unfit(self, attempt: Attempt, error: BaseException) -> None:
+    def unfit(self, attempt: Attempt, error: BaseException | None = None) -> None:
         """Its arguments cannot be made of its payload."""
-        said, payload = None, attempt.lease.payload
-        if is_unreadable := isinstance(payload, Unreadable):
-            error = InvalidArgument(f"the payload cannot be read: {payload.why}")
-        else:
+        if isinstance(payload := attempt.lease.payload, Unreadable):
+            unreadable = InvalidArgument(f"the payload cannot be read: {payload.why}")
+            self.end(attempt, Failed(attempt, describe(unreadable), dead=True))
+        elif error is not None:
             said = "the payload does not fit the task; the job's own error says how"
-        self.end(attempt, Failed(attempt, describe(error), dead=is_unreadable, said=said))
+            self.end(attempt, Failed(attempt, describe(error), said=said))
 
     def call_of(self, attempt: Attempt) -> Callable[..., Any]:
         """What is to be called with its arguments, now: for who has not called `begin`."""

@@ -235,10 +235,12 @@ class Keeper:
     async def _round(self) -> float:
         now = time.monotonic()
         hands = self._hands.all()  # thousands, where jobs are short, and none of them due
-        if any(a.renew_at <= now and _is_kept(a) for a in hands):
+        if any(a.renew_at <= now for a in hands):
             # With them those that are due soon, so that long jobs come to be renewed together.
             near = [a for a in hands if a.renew_at <= now + a.lease.lease_seconds / 6]
-            await self._renew([a for a in near if _is_kept(a)])
+            kept = [a for a in near if _is_kept(a)]
+            if any(a.renew_at <= now for a in kept):
+                await self._renew(kept)
         told = [a for a in hands if a.report is not None and _is_kept(a)]
         if told and now >= self._report_at:
             self._report_at = now + REPORT_SECONDS

@@ -95,6 +95,7 @@ class Relay:
             run.attempt = attempt
             attempt.started_at = monotonic()
             attempt.begun = True
+            attempt.running = task
             arguments = returned = raised = None
             try:
                 arguments = arguments_for(attempt.lease)
@@ -152,11 +153,14 @@ class Relay:
             attempt, run.is_taken = run.attempt, True
             assert attempt is not None
             self._takes[attempt.task] = False
-            attempt.placed = attempt.entered = True  # in the place that all of them shared
-            attempt.running = run.task
-            attempt.interrupt = self._execution.interrupt
-            if attempt.told is not None:  # before there was anything to interrupt
-                self._execution.interrupt(attempt)
+            if attempt.done:  # given up between its first suspension and now
+                self._execution.running -= 1
+                run.task.cancel()
+            else:
+                attempt.placed = attempt.entered = True  # in the place that all of them shared
+                attempt.interrupt = self._execution.interrupt
+                if attempt.told is not None:  # before there was anything to interrupt
+                    self._execution.interrupt(attempt)
             self._over(run)
 
     def _over(self, run: _Run) -> None:

@@ -54,11 +54,6 @@ class Session:
         hosts = str(readable_url(url).get("host") or "").split(",")
         self._connect_seconds = CONNECT_SECONDS * len(hosts) + 5.0  # each has its connect_timeout
 
-    @property
-    def opened(self) -> AsyncConnection[Any] | None:
-        """The connection, if there is one."""
-        return self._conn if self._conn is not None and not self._conn.closed else None
-
     async def connection(self) -> AsyncConnection[Any]:
         """The connection, opened if there is none."""
         if self._conn is not None and not self._conn.closed:
