@@ -102,8 +102,9 @@ def test_what_is_said_during_a_call_is_passed_on_with_its_answer(stage: Stage) -
     async def scene(listener: Listener) -> None:
         conn = await listener.begin()
         listener.say("default")
-        while len(listener.work) == 1:
-            await conn.execute("select 1")
+        async with asyncio.timeout(10):
+            while len(listener.work) == 1:
+                await conn.execute("select 1")
         assert listener.work == [None, "default"]
 
     play(stage, scene)
