@@ -183,17 +183,17 @@ def test_a_worker_without_a_free_place_hears_of_a_cancel_also_on_a_new_connectio
 ) -> None:
     """Nothing but listening has use for that connection."""
     ground = Ground(stage)
+    listening = (
+        "select pid from pg_stat_activity where usename = %s and query = 'listen faultline' "
+        "and datname = current_database()"
+    )
     with stage.login("worker") as url, Process(url, "--concurrency", "1") as worker:
         job = stage.enqueue("held_long", lease_seconds=3000)
         worker.until("execution_started", job_id=job)
-        theirs = "datname = current_database() and usename = %s"
         user = readable_url(url)["user"]
-        ended = f"select count(pg_terminate_backend(pid)) from pg_stat_activity where {theirs}"
-        stage.value(ended, user)
-        there = (
-            f"select count(*) from pg_stat_activity where {theirs} and query = 'listen faultline'"
-        )
-        until(lambda: stage.value(there, user) == 1, "it listens again")
+        ((pid,),) = until(lambda: stage.execute(listening, user), "it listens")
+        stage.execute("select pg_terminate_backend(%s)", pid)
+        until(lambda: stage.execute(listening, user) not in ([], [(pid,)]), "it listens again")
         stage.verbs.cancel([job], "enough").run(stage.conn)
         ground.until_state(job, "cancelled")  # not after a third of its lease
     assert stage.violations() == []
