@@ -19,6 +19,7 @@ from uuid import UUID
 
 import psycopg
 from psycopg import Connection
+from psycopg.errors import DeadlockDetected
 
 from faultline.launcher import Server
 from faultline.migrate import migrate
@@ -130,7 +131,11 @@ class Arena:
         self._schedules += 1
         if self._schedules % VACUUM_EVERY == 0:
             self.conn.execute(f"vacuum {TABLES}")
-        row = self.conn.execute("select explore.fresh(%s, %s)", (jobs, place)).fetchone()
+        fresh = ("select explore.fresh(%s, %s)", (jobs, place))
+        try:
+            row = self.conn.execute(*fresh).fetchone()
+        except DeadlockDetected:  # with a session of the last schedule that was still ending
+            row = self.conn.execute(*fresh).fetchone()
         assert row is not None
         return list(row[0])
 
