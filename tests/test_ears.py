@@ -154,7 +154,8 @@ def test_a_server_that_cannot_be_listened_to_is_asked_once(stage: Stage) -> None
         await listener.ears.listen()  # refused: the transaction has failed
         await conn.execute("rollback")
         await listener.ears.listen()
-        assert not listener.ears.listening, "or a worker would ask at every turn"
+        assert listener.work == [], "or a worker would ask at every turn"
+        assert not listener.ears.listening
         listener.ears.watch()
 
     play(stage, scene)
