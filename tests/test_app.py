@@ -79,6 +79,7 @@ def test_an_app_asks_the_environment_when_it_is_used_and_not_before(
     assert (named.url, named.schema, named.listen_url) == (
         "postgresql://there", "mine", "postgresql://listen",
     )  # fmt: skip
+    assert App("postgresql://there", listen_url="").listen_url is None, "nothing is nowhere"
 
 
 def test_an_app_without_any_database_says_what_to_do(
