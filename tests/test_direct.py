@@ -7,6 +7,7 @@ cursor and the later ones without; what the database has of them is compared.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from faultline import App, Backoff
 from faultline.direct import MOST, USES, Direct
 from faultline.drills.proxy import Fate, Moment, Proxy
+from faultline.enqueueing import SUPPOSED
 from faultline.errors import IdempotencyConflict, InvalidArgument
 from tests.pooler import needs_pgbouncer, pgbouncer
 from tests.stage import Stage, until
@@ -105,6 +107,19 @@ def test_whatever_its_options_are_the_last_job_is_as_the_first(
     first, *others = of_jobs(stage)
     assert others == [first] * (OFTEN - 1)
     assert prepared(app) == is_prepared, "what is no plain value is a cursor's"
+
+
+@pytest.mark.parametrize("verb", ["enqueue", "enqueue_many"])
+def test_what_clients_leave_out_is_what_the_database_supposes(stage: Stage, verb: str) -> None:
+    """In every release: a client of another one leaves it out as well."""
+    found = stage.value(
+        "select pg_get_function_arguments(oid) from pg_proc "
+        "where pronamespace = '{schema}'::regnamespace and proname = %s", verb,
+    )  # fmt: skip
+    defaults = dict(re.findall(r"(\w+) [\w ]+ DEFAULT ([^,]+)", found))
+    supposed = {name: defaults[name].split("::")[0].strip("'") for name in SUPPOSED}
+    assert {name: type(SUPPOSED[name])(value) for name, value in supposed.items()} == SUPPOSED
+    assert supposed["notify"] == "true"
 
 
 def test_a_refusal_is_the_same_error_with_and_without_a_cursor(app: App) -> None:

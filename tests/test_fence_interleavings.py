@@ -238,19 +238,20 @@ def test_a_stale_caller_in_an_open_transaction_does_not_lock_its_successors_leas
     a.rollback()
 
 
-@pytest.mark.parametrize("verb", ["claim", "renew", "reclaim"])
+@pytest.mark.parametrize("verb", ["claim", "claim_one", "renew", "reclaim"])
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 def test_claim_renew_and_reclaim_do_not_judge_leases_by_a_frozen_snapshot(
     stage: Stage, verb: str, isolation: str
 ) -> None:
     attempt = stage.running("A")
     calls: dict[str, Call[Any]] = {
-        "claim": stage.verbs.claim("B", [1]),
+        "claim": stage.verbs.claim("B", [1], max_jobs=10),
+        "claim_one": stage.verbs.claim_one("B", [1]),
         "renew": stage.verbs.renew([attempt]),
         "reclaim": stage.verbs.reclaim(),
     }
     frozen = stage.connect(isolation=isolation)
-    with pytest.raises(WrongIsolation, match=f"{verb} needs READ COMMITTED"):
+    with pytest.raises(WrongIsolation, match=f"{verb.split('_')[0]} needs READ COMMITTED"):
         calls[verb].run(frozen)
 
 

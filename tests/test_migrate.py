@@ -135,9 +135,9 @@ def test_a_released_migration_that_was_edited_is_refused(database: str) -> None:
 
 def test_a_newer_database_is_not_downgraded(database: str) -> None:
     with connect(database) as conn:
-        conn.execute("insert into faultline.migration values (8, '0008_later', 'x')")
+        conn.execute("insert into faultline.migration values (9, '0009_later', 'x')")
         before = catalogue(conn, "faultline")
-        with pytest.raises(MigrationRefused, match=r"version 8.* upgrade faultline-queue"):
+        with pytest.raises(MigrationRefused, match=r"version 9.* upgrade faultline-queue"):
             migrate(conn, "faultline")
         assert catalogue(conn, "faultline") == before
 

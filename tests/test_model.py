@@ -23,6 +23,7 @@ SQL = ROOT / "src" / "faultline" / "sql"
 # Verbs without an action of their own, and why the model loses nothing by it.
 NOT_MODELLED = {
     "enqueue_many": "several enqueues in one commit",
+    "claim_one": "claim, of one job",
     "swap": "complete and claim in one commit; the model has every interleaving of the two",
     "reconcile": "reclaim and promote in one commit; the model has every interleaving of the two",
     "reclaim_dead": "an expiry, which may come at any moment in the model, and the reclaim of it",

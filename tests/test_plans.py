@@ -160,6 +160,31 @@ def test_complete_probes_each_lease_by_its_key_in_the_order_of_the_ids(
     assert "JIT" not in plans
 
 
+@pytest.mark.parametrize("planned", ["when empty", "when small", "when grown"])
+def test_a_claim_of_one_by_itself_is_planned_likewise(stage: Stage, planned: str) -> None:
+    """In a session in which no claim of many, with its own settings, has made the plans."""
+    grow(stage, 1)
+    stage.claim("A")
+    conn, own = hot_session(stage, "when grown"), explained(stage)
+    call = stage.verbs.claim_one("A", lanes(stage))
+    if planned == "when grown":
+        grow(stage, 10)
+    else:
+        stage.claim("A", 10_000, conn)
+        if planned == "when small":
+            grow(stage, 300)
+        stage.conn.execute("vacuum analyze")
+        for _ in range(7):
+            call.run(own)
+        grow(stage, 300)
+    plans = plans_of(own, call)
+    assert "Index Scan using a_place_in_a_lane_is_unique on ready" in plans
+    assert scans(plans, r"job_\d+_\d+") == {"Index Scan"}
+    assert "Seq Scan" not in plans
+    assert "Sort Key" not in plans
+    assert "JIT" not in plans
+
+
 @pytest.mark.parametrize("verb", ["renew", "execute", "fail", "release"])
 def test_the_other_lease_verbs_never_scan_the_leases(
     stage: Stage, warm: Connection[Any], verb: str

@@ -43,6 +43,7 @@ LAYERS = (
     {
         "protocol",
         "answers",
+        "statement",
         "reading",
         "listing",
         "migrate",

@@ -52,6 +52,22 @@ def test_the_first_job_of_a_new_queue_or_priority_wakes_who_waits_for_it(
     assert ear.heard() == ["new", "new"]
 
 
+@pytest.mark.parametrize("options", [{"idempotency_key": "one"}, {"queue": "new"}])
+def test_who_falls_asleep_while_an_enqueue_waits_for_another_hears_of_its_job(
+    stage: Stage, ear: Ear, options: dict[str, Any]
+) -> None:
+    stage.enqueue()  # the lane of the first is there: what is waited for is the key
+    queue = options.get("queue", "default")
+    holder = stage.connect(isolation="read committed")
+    call = stage.verbs.enqueue("work", **options)
+    call.run(holder)
+    waiting = stage.background(call, stage.connect()).until_blocked()
+    asleep(stage, queue)
+    holder.rollback()
+    waiting.answer()
+    assert ear.heard() == [queue]
+
+
 def test_a_sleeper_whose_time_is_over_causes_no_notification(stage: Stage, ear: Ear) -> None:
     asleep(stage)
     oversleep(stage)

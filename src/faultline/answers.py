@@ -52,3 +52,13 @@ def leases(rows: list[Row]) -> list[Lease]:
     last = last_chances or [False] * len(ids)
     leased = zip(ids, tokens, *columns, decoded(payloads), headers, last, strict=True)
     return list(map(tuple.__new__, repeat(Lease), leased))  # what Lease._make does, without a frame
+
+
+def leased(rows: list[Row]) -> list[Lease]:
+    """The one job, or none."""
+    job_id, token, *columns, payload, headers, last_chance = rows[0]
+    if job_id is None:
+        return []
+    arguments, *heads = decoded(f"[{payload}]" if headers is None else f"[{payload},{headers}]")
+    headers = heads[0] if heads else None
+    return [Lease._make((job_id, token, *columns, arguments, headers, last_chance))]

@@ -24,7 +24,7 @@ from uuid import UUID
 from faultline.config import Settings, schema_name
 from faultline.context import Context
 from faultline.database import database_url
-from faultline.enqueueing import Options, asend_one, checked, send_one
+from faultline.enqueueing import Options, Route, asend_one, checked, send_one
 from faultline.errors import DuplicateTask, InvalidArgument
 from faultline.handle import Job
 from faultline.outbox import Relay
@@ -219,14 +219,14 @@ class App:
         If the app does have it, its defaults and the check of its arguments apply.
         """
         content, merged = self._order(task, payload, options)
-        return self._job(task, send_one(self._producer, task, content, merged))
+        return self._job(task, send_one(self._producer, Route(task, merged), content))
 
     async def aenqueue(
         self, task: str, payload: Mapping[str, Any] | None = None, **options: Unpack[Options]
     ) -> Job[Any]:
         """As `enqueue`, for asyncio."""
         content, merged = self._order(task, payload, options)
-        return self._job(task, await asend_one(self._producer, task, content, merged))
+        return self._job(task, await asend_one(self._producer, Route(task, merged), content))
 
     def job(self, job_id: UUID | str) -> Job[Any]:
         """A job by its id, whatever its task; its result is as it is stored."""

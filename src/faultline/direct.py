@@ -1,4 +1,4 @@
-"""A producer's connection that goes past psycopg's cursor, for what is asked again and again.
+"""Connections that go past psycopg's cursor, for what is asked again and again.
 
 A cursor costs the client more than the rest of a single enqueue. So a statement that comes for the
 third time is prepared here, its values go straight to libpq, and only the answer is read as psycopg
@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
-from psycopg import Connection, generators
+from psycopg import AsyncConnection, Connection, generators
 from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
@@ -21,47 +21,92 @@ from psycopg.pq.abc import PGconn, PGresult
 USES = 2  # by a cursor, before it is worth a round trip to prepare it
 MOST = 50  # statements: there are as many as ways to combine the options of an enqueue
 
+Rows = list[tuple[Any, ...]]
 
-class Direct(Connection[Any]):
-    """Nobody but the producer uses it: what it has prepared stays prepared."""
 
-    def __init__(self, pgconn: PGconn, row_factory: Any = psycopg.rows.tuple_row) -> None:
-        super().__init__(pgconn, row_factory)
+class Statements:
+    """What one connection has prepared. It stays so: nobody but a producer or a worker uses it."""
+
+    def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
+        self._connection = connection
         self._uses: dict[str, int] = {}
         self._names: dict[str, bytes] = {}
         self._tries = 0  # a name is used once: after a Ctrl-C it may be taken, or not
+        self._reader = Transformer(connection)
 
-    def ask(self, statement: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]] | None:
-        """The rows; None: not here, use a cursor."""
-        if (values := _values(parameters)) is None:
-            return None
-        name = self._names.get(statement) or self._prepare(statement)
-        if name is None:
-            return None
-        with self.lock:
-            self.pgconn.send_query_prepared(name, values)
-            results = self.wait(generators.execute(self.pgconn))
-        result = checked(self, results)[-1]
-        reader = Transformer(self)
-        reader.set_pgresult(result)
-        return reader.load_rows(0, result.ntuples, tuple)
+    def name(self, statement: str) -> bytes | None:
+        """Under which this statement is prepared, if it is."""
+        return self._names.get(statement)
 
-    def _prepare(self, statement: str) -> bytes | None:
+    def new_name(self, statement: str) -> bytes | None:
+        """One to prepare it under, if that is worth it by now."""
         if len(self._names) == MOST:
             return None
         uses = self._uses[statement] = self._uses.get(statement, 0) + 1
         if uses <= USES:
             return None
-        if self.prepare_threshold is None or self.info.encoding != "utf-8":
+        connection = self._connection
+        if connection.prepare_threshold is None or connection.info.encoding != "utf-8":
             return None
         self._tries += 1
-        name = f"faultline_{self._tries}".encode()
-        with self.lock:
-            self.pgconn.send_prepare(name, _numbered(statement))
-            checked(self, self.wait(generators.execute(self.pgconn)))
+        return f"faultline_{self._tries}".encode()
+
+    def keep(self, statement: str, name: bytes) -> None:
+        """It is prepared now."""
         self._names[statement] = name
         del self._uses[statement]
-        return name
+
+    def read(self, results: list[PGresult]) -> Rows:
+        """The rows of the answer, or its error."""
+        result = checked(self._connection, results)[-1]
+        self._reader.set_pgresult(result)
+        return self._reader.load_rows(0, result.ntuples, tuple)
+
+
+class Direct(Connection[Any]):
+    """A producer's."""
+
+    def __init__(self, pgconn: PGconn, row_factory: Any = psycopg.rows.tuple_row) -> None:
+        super().__init__(pgconn, row_factory)
+        self._statements = Statements(self)
+
+    def ask(self, statement: str, parameters: tuple[Any, ...]) -> Rows | None:
+        """The rows; None: not here, use a cursor."""
+        statements, values = self._statements, plain_values(parameters)
+        if values is None:
+            return None
+        with self.lock:
+            if (name := statements.name(statement)) is None:
+                if (name := statements.new_name(statement)) is None:
+                    return None
+                self.pgconn.send_prepare(name, numbered(statement))
+                checked(self, self.wait(generators.execute(self.pgconn)))
+                statements.keep(statement, name)
+            self.pgconn.send_query_prepared(name, values)
+            return statements.read(self.wait(generators.execute(self.pgconn)))
+
+
+class AsyncDirect(AsyncConnection[Any]):
+    """A worker's."""
+
+    def __init__(self, pgconn: PGconn, row_factory: Any = psycopg.rows.tuple_row) -> None:
+        super().__init__(pgconn, row_factory)
+        self._statements = Statements(self)
+
+    async def ask(self, statement: str, parameters: tuple[Any, ...]) -> Rows | None:
+        """As `Direct.ask`, for asyncio."""
+        statements, values = self._statements, plain_values(parameters)
+        if values is None:
+            return None
+        async with self.lock:
+            if (name := statements.name(statement)) is None:
+                if (name := statements.new_name(statement)) is None:
+                    return None
+                self.pgconn.send_prepare(name, numbered(statement))
+                checked(self, await self.wait(generators.execute(self.pgconn)))
+                statements.keep(statement, name)
+            self.pgconn.send_query_prepared(name, values)
+            return statements.read(await self.wait(generators.execute(self.pgconn)))
 
 
 def checked(connection: Any, results: list[PGresult]) -> list[PGresult]:
@@ -72,17 +117,19 @@ def checked(connection: Any, results: list[PGresult]) -> list[PGresult]:
 
 
 @lru_cache(maxsize=MOST)
-def _numbered(statement: str) -> bytes:
+def numbered(statement: str) -> bytes:
     """With $1, $2, … for its marks."""
     first, *others = statement.split("%s")
     return (first + "".join(f"${n}{text}" for n, text in enumerate(others, 1))).encode()
 
 
-def _values(parameters: tuple[Any, ...]) -> list[bytes] | None:
-    """As text; None if one of them is nothing plain. Each has a cast in the statement."""
-    values = []
+def plain_values(parameters: tuple[Any, ...]) -> list[bytes | None] | None:
+    """As text; None if one of them is nothing plain. Each has a cast in the statement, or is an
+    argument whose type the function knows."""
+    values: list[bytes | None] = []
     for value in parameters:
         kind = type(value)
+        data: bytes | None
         if kind is str:
             data = value.encode()
             if b"\0" in data:  # libpq would take it for the end
@@ -91,6 +138,10 @@ def _values(parameters: tuple[Any, ...]) -> list[bytes] | None:
             data = value.hex.encode()
         elif kind is int or kind is float or kind is bool:
             data = repr(value).encode()
+        elif value is None:
+            data = None
+        elif kind is list and all(type(item) is int for item in value):
+            data = f"{{{','.join(map(repr, value))}}}".encode()
         else:
             return None
         values.append(data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
 
 from faultline.errors import InvalidArgument, WrongArguments
@@ -27,6 +28,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CHUNK = 5_000  # jobs a call: one JSON array of them stays small beside the server's memory
+# What the SQL functions take an option for that is not given. Part of the protocol, like their
+# names: of another value there, clients of this release would get what they did not ask for.
+SUPPOSED = {
+    "queue": "default",
+    "priority": 0,
+    "delay_seconds": 0.0,
+    "max_attempts": 5,
+    "max_crashes": 3,
+    "lease_seconds": 30.0,
+    "backoff_seconds": 2.0,
+    "backoff_cap_seconds": 300.0,
+    "notify": True,
+}
 
 
 class Options(TypedDict, total=False):
@@ -68,14 +82,16 @@ class Enqueues(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue one job. Blocks for a round trip; inside an event loop, await `aenqueue`."""
-        payload = self._task.arguments.dump(args, kwargs)
-        return self._task.job(send_one(self._producer, self._task.name, payload, self._all()))
+        task = self._task
+        payload = task.arguments.dump(args, kwargs)
+        return Job(send_one(task.producer, self._route, payload), task.producer, task.load_result)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """As `enqueue`, for asyncio."""
-        payload = self._task.arguments.dump(args, kwargs)
-        sent = await asend_one(self._producer, self._task.name, payload, self._all())
-        return self._task.job(sent)
+        task = self._task
+        payload = task.arguments.dump(args, kwargs)
+        sent = await asend_one(task.producer, self._route, payload)
+        return Job(sent, task.producer, task.load_result)
 
     def enqueue_many(self, items: Iterable[Mapping[str, Any] | Item[R]]) -> list[Job[R]]:
         """Enqueue many jobs, all or none; answers in the order given.
@@ -111,8 +127,10 @@ class Enqueues(Generic[P, R]):
     def _producer(self) -> Producer:
         return self._task.producer
 
-    def _all(self) -> dict[str, Any]:
-        return {**self._task.defaults, **self._options}
+    @cached_property
+    def _route(self) -> Route:
+        """How a single job is sent."""
+        return Route(self._task.name, {**self._task.defaults, **self._options})
 
 
 class Batch:
@@ -232,32 +250,40 @@ class Groups(dict[str, _Group]):
         return counts
 
 
-def send_one(producer: Producer, task: str, payload: Any, options: Mapping[str, Any]) -> Any:
-    """Enqueue one job with options that are `checked`; the id in force."""
-    with producer.observer.enqueueing(task, {queue_of(options): 1}) as sending:
-        calls = _one(task, payload, carrying(options, sending.headers))
-        ids = producer.send(calls, options.get("connection"))
+class Route:
+    """A task and options that are `checked`: all that its single jobs have in common."""
+
+    __slots__ = ("_named", "_options", "connection", "counts", "task")
+
+    def __init__(self, task: str, options: Mapping[str, Any]) -> None:
+        self.task = task
+        self.connection = options.get("connection")
+        self.counts = {queue_of(options): 1}
+        self._options = options
+        self._named = verb_options(options)
+
+    def calls(self, payload: Any, carried: Mapping[str, Any]) -> Callable[..., list[Call[Any]]]:
+        """The call for a job with these headers beside its own."""
+        task, named = self.task, self._named
+        if carried:
+            named = verb_options(carrying(self._options, carried))
+        return lambda sender: [sender.verbs.enqueue(task, payload, job_id=sender.ids(), **named)]
+
+
+def send_one(producer: Producer, route: Route, payload: Any) -> Any:
+    """Enqueue one job; the id in force."""
+    with producer.observer.enqueueing(route.task, route.counts) as sending:
+        ids = producer.send(route.calls(payload, sending.headers), route.connection)
         sending.accepted(ids)
     return ids[0]
 
 
-async def asend_one(producer: Producer, task: str, payload: Any, options: Mapping[str, Any]) -> Any:
+async def asend_one(producer: Producer, route: Route, payload: Any) -> Any:
     """As `send_one`, for asyncio."""
-    with producer.observer.enqueueing(task, {queue_of(options): 1}) as sending:
-        calls = _one(task, payload, carrying(options, sending.headers))
-        ids = await producer.asend(calls, options.get("connection"))
+    with producer.observer.enqueueing(route.task, route.counts) as sending:
+        ids = await producer.asend(route.calls(payload, sending.headers), route.connection)
         sending.accepted(ids)
     return ids[0]
-
-
-def _one(
-    task: str, payload: Any, options: Mapping[str, Any]
-) -> Callable[[Producer], list[Call[Any]]]:
-    def calls(producer: Producer) -> list[Call[Any]]:
-        named = verb_options(options)
-        return [producer.verbs.enqueue(task, payload, job_id=producer.ids(), **named)]
-
-    return calls
 
 
 # ── options ──────────────────────────────────────────────────────────────────────────────────────
@@ -308,11 +334,12 @@ def carrying(options: Mapping[str, Any], carried: Mapping[str, Any]) -> Mapping[
 
 
 def verb_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Checked options under the names that the database's functions have for them."""
+    """Checked options under the names that the database's functions have for them, without those
+    that these functions suppose anyway: each costs a call twice, here and there."""
     named = {k: v for k, v in options.items() if k not in ("connection", "retry")}
     if (backoff := options.get("retry")) is not None:
         named |= {"backoff_seconds": backoff.base, "backoff_cap_seconds": backoff.cap}
-    return named
+    return {k: v for k, v in named.items() if k not in SUPPOSED or v != SUPPOSED[k]}
 
 
 def _is_count(value: Any) -> bool:

@@ -108,7 +108,8 @@ class Producer:
         if connection is not None:
             return caller.run(connection, made) if (made := calls(self)) else []
         self._opened()  # first: then the database's clock is known, and the ids are by it
-        return self._together(calls)
+        made = calls(self)
+        return [self.run(made[0])] if len(made) == 1 else self._together(made)
 
     async def asend(self, calls: Calls, connection: Any = None) -> list[Any]:
         """As `send`, for asyncio."""
@@ -116,10 +117,10 @@ class Producer:
             return await caller.arun(connection, made) if (made := calls(self)) else []
         return await self._in_thread(self.send, calls)
 
-    def _together(self, calls: Calls) -> list[Any]:
+    def _together(self, calls: list[Call[Any]]) -> list[Any]:
         from faultline.call import together
 
-        return self.run(together(made)) if (made := calls(self)) else []
+        return self.run(together(calls)) if calls else []
 
     def run(self, call: Runnable[T]) -> T:
         """Run the call and commit it."""

@@ -18,11 +18,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, TypeVar
 from uuid import UUID
 
-from faultline.answers import column, each, leases, nothing, one, reconciled, retained, swapped
+from faultline.answers import (
+    column,
+    each,
+    leased,
+    leases,
+    nothing,
+    one,
+    reconciled,
+    retained,
+    swapped,
+)
 from faultline.call import Call, Row, to_json
 from faultline.columns import UuidColumn, columns, uuids
 from faultline.config import DEFAULT_SCHEMA, schema_name
@@ -39,10 +48,10 @@ from faultline.jobs import (
     Stale,
     Status,
 )
+from faultline.statement import Casts, named_options, statement
 
 T = TypeVar("T")
 Attempts = Sequence[tuple[UUID, int]]  # (job_id, token) of each attempt a verb is about
-Casts = tuple[str, ...]
 
 
 class Protocol:
@@ -58,8 +67,9 @@ class Protocol:
     ) -> Call[UUID]:
         """Accept one job; `options` are the named arguments of the SQL function."""
         text = to_json({} if payload is None else payload, "payload")
-        named = {"id": job_id, **_checked(options, without={"id", "idempotency_keys"})}
-        return self._call("enqueue", (task, text), one, named, casts=("text", "jsonb"))
+        named = {"id": job_id, **named_options(options, without={"id", "idempotency_keys"})}
+        given, casts = (task, text), ("text", "jsonb")
+        return self._call("enqueue", given, one, named, casts=casts, is_value=True)
 
     def enqueue_many(
         self, task: str, ids: Sequence[UUID] | UuidColumn, payloads: Sequence[Any], **options: Any
@@ -70,8 +80,9 @@ class Protocol:
             "enqueue_many",
             (task, uuids(ids), text),
             one,
-            _checked(options, without={"id", "idempotency_key"}),
+            named_options(options, without={"id", "idempotency_key"}),
             casts=("text", "uuid[]", "jsonb"),
+            is_value=True,
         )
         return replace(call, binary=True)
 
@@ -102,6 +113,18 @@ class Protocol:
         arguments = (worker, list(lanes), max_jobs, list(cursors) if cursors else None, started)
         casts = ("text", "int[]", "int", "bigint[]")
         return replace(self._call("claim", arguments, leases, casts=casts), binary=True)
+
+    def claim_one(
+        self,
+        worker: str,
+        lanes: Sequence[int],
+        *,
+        cursors: Sequence[int] | None = None,
+        started: bool = True,
+    ) -> Call[list[Lease]]:
+        """As `claim` with `max_jobs=1`, at half its cost: for who waits for a job."""
+        arguments = (worker, list(lanes), list(cursors) if cursors else None, started)
+        return self._call("claim_one", arguments, leased, casts=("text", "int[]", "bigint[]"))
 
     def execute(self, attempts: Attempts) -> Call[list[Stale]]:
         """These claimed jobs begin now; answers with the stale ones."""
@@ -343,17 +366,12 @@ class Protocol:
         read: Callable[[list[Row]], T],
         named: Mapping[str, Any] | None = None,
         casts: Casts = (),
+        *,
+        is_value: bool = False,
     ) -> Call[T]:
         given = {name: value for name, value in (named or {}).items() if value is not None}
-        statement = _statement(self.schema, verb, len(parameters), casts, tuple(given))
-        return Call(self.schema, verb, statement, (*parameters, *given.values()), read)
-
-
-@lru_cache(maxsize=1000)  # far more than there are verbs
-def _statement(schema: str, verb: str, parameters: int, casts: Casts, named: Casts) -> str:
-    marks = [f"%s::{cast}" for cast in casts] + ["%s"] * (parameters - len(casts))
-    marks += [f"{name} => %s{_NAMED_CASTS[name]}" for name in named]
-    return f"select * from {schema}.{verb}({', '.join(marks)})"
+        text = statement(self.schema, verb, len(parameters), casts, tuple(given), is_value)
+        return Call(self.schema, verb, text, (*parameters, *given.values()), read)
 
 
 _UUIDS = ("uuid[]", "text")
@@ -362,39 +380,3 @@ _ONE_RESULT = ("uuid", "bigint", "jsonb")
 _ONE_STEP = ("uuid", "bigint", "text", "jsonb")
 _ONE_COMMIT = ("uuid", "bigint", "text")
 _SLEEP = ("text", "text[]", "float8")
-
-# The options of enqueue and enqueue_many; a name that is not here is not an option.
-_NAMED_CASTS = {
-    "id": "",
-    "queue": "::text",
-    "priority": "::int",
-    "delay_seconds": "::float8",
-    "run_at": "::timestamptz",
-    "idempotency_key": "::text",
-    "idempotency_keys": "::text[]",
-    "headers": "::jsonb",
-    "max_attempts": "::int",
-    "max_crashes": "::int",
-    "lease_seconds": "::float8",
-    "backoff_seconds": "::float8",
-    "backoff_cap_seconds": "::float8",
-    "notify": "::bool",
-}
-
-
-def _checked(options: Mapping[str, Any], *, without: set[str]) -> dict[str, Any]:
-    """The options as the SQL function takes them; those of its sister are none of its."""
-    if not options:
-        return {}
-    known = [name for name in _NAMED_CASTS if name not in without]
-    if unknown := options.keys() - set(known):
-        raise InvalidArgument(
-            f"unknown option {', '.join(sorted(unknown))}: the options are {', '.join(known)}"
-        )
-    run_at = options.get("run_at")
-    if isinstance(run_at, datetime) and run_at.tzinfo is None:
-        raise InvalidArgument(
-            f"run_at is {run_at}, without a time zone: say which, with tzinfo=UTC"
-        )
-    headers = options.get("headers")
-    return {**options, "headers": None if headers is None else to_json(headers, "headers")}

@@ -5,7 +5,8 @@ grant usage on schema {schema}
 
 -- worker: the life of a job, from claim to its ending, and the fence on its own writes.
 grant execute on function
-    {schema}.schema_version, {schema}.lanes, {schema}.claim, {schema}.execute, {schema}.renew,
+    {schema}.schema_version, {schema}.lanes, {schema}.claim, {schema}.claim_one,
+    {schema}.execute, {schema}.renew,
     {schema}.adopt, {schema}.complete, {schema}.complete_one, {schema}.swap, {schema}.fail,
     {schema}.snooze,
     {schema}.release, {schema}.release_others, {schema}.cancel_attempt, {schema}.busy,

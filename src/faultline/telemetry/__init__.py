@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from faultline.errors import FaultlineError
@@ -60,12 +61,8 @@ class Telemetry(Observer):
 
     # ── what is observed ─────────────────────────────────────────────────────────────────────────
 
-    @contextmanager
-    def enqueueing(self, task: str, counts: Mapping[str, int]) -> Iterator[Sending]:
-        with self.tracing.enqueueing(task, counts) as sending:
-            yield sending
-        with careful:
-            self.tally.enqueued(task, counts)
+    def enqueueing(self, task: str, counts: Mapping[str, int]) -> AbstractContextManager[Sending]:
+        return _Enqueueing(self, task, counts)
 
     def headers(self) -> Mapping[str, Any]:
         return self.tracing.headers()
@@ -154,6 +151,32 @@ class Telemetry(Observer):
             self.tally.lost(child)
         with careful:
             self.pulse.lost(child)
+
+
+class _Enqueueing:
+    """A span around an enqueue, and a count if it went well; no generator, as it is around each."""
+
+    __slots__ = ("_counts", "_span", "_tally", "_task")
+
+    def __init__(self, telemetry: Telemetry, task: str, counts: Mapping[str, int]) -> None:
+        self._tally = telemetry.tally
+        self._span = telemetry.tracing.enqueueing(task, counts)
+        self._task = task
+        self._counts = counts
+
+    def __enter__(self) -> Sending:
+        return self._span.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._span.__exit__(kind, error, trace)
+        if error is None:
+            with careful:
+                self._tally.enqueued(self._task, self._counts)
 
 
 @contextmanager

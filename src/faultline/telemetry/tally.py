@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 MAX_PAIRS: Final = 200  # of task and queue
 MAX_LABELS: Final = 200  # of every other kind
+MAX_UNCOUNTED: Final = 16  # calls, enqueues and claims that wait to be counted together
 DUE_HEADER: Final = "faultline-due"  # seconds since 1970; set by enqueue, on jobs with a delay
 _TOKEN_BITS: Final = (1 << 40) - 1  # below them a token has its epoch: see token_floor
 
@@ -70,6 +72,7 @@ class Tally(Observer):
         """Begin anew; after a fork the counts are the parent's, and the lock nobody's."""
         self._lock = threading.Lock()
         self._sums = Sums()
+        self._uncounted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._queues: dict[int, str] = {}  # by lane
         self._labels: dict[str, set[Any]] = {}
         self._workers: dict[str, Callable[[], Mapping[str, Any]]] = {}
@@ -80,6 +83,7 @@ class Tally(Observer):
         """All of it now, with that of the children, those included that have ended."""
         whole = Sums()
         with self._lock:
+            self._count_all()
             whole.merge(self._sums)
             for child in self._children.values():
                 whole.merge(child)
@@ -135,19 +139,35 @@ class Tally(Observer):
 
     def enqueued(self, task: str, counts: Mapping[str, int]) -> None:
         """So many jobs were sent."""
-        name = task if not self._tasks or task in self._tasks else UNKNOWN
-        with self._lock:
-            for queue, count in counts.items():
-                self._sums.count(metrics.ENQUEUED, count, *self._pair(name, queue))
-            if counts:
-                self._sums.observe(metrics.BATCH, [float(sum(counts.values()))], "enqueue")
+        self._later(self._count_enqueued, task, counts)
 
     def called(self, verb: str, seconds: float, *, failed: bool) -> None:
-        verb = verb or "read"
-        with self._lock:
-            verb = self._bounded("verb", verb)
-            self._sums.observe(metrics.DATABASE, [seconds], verb)
-            self._sums.count(metrics.DATABASE_ERRORS, failed, verb)
+        self._later(self._count_called, verb or "read", seconds, failed)
+
+    def _later(self, count: Callable[..., None], *what: Any) -> None:
+        """Count it together with others: who waits for an answer is not kept with arithmetic."""
+        self._uncounted.append((count, what))
+        if len(self._uncounted) >= MAX_UNCOUNTED:
+            with self._lock:
+                self._count_all()
+
+    def _count_all(self) -> None:
+        """All that waits to be counted; with the lock."""
+        for _ in range(len(self._uncounted)):
+            count, what = self._uncounted.popleft()
+            count(*what)
+
+    def _count_enqueued(self, task: str, counts: Mapping[str, int]) -> None:
+        name = task if not self._tasks or task in self._tasks else UNKNOWN
+        for queue, count in counts.items():
+            self._sums.count(metrics.ENQUEUED, count, *self._pair(name, queue))
+        if counts:
+            self._sums.observe(metrics.BATCH, [float(sum(counts.values()))], "enqueue")
+
+    def _count_called(self, verb: str, seconds: float, failed: bool) -> None:
+        verb = self._bounded("verb", verb)
+        self._sums.observe(metrics.DATABASE, [seconds], verb)
+        self._sums.count(metrics.DATABASE_ERRORS, failed, verb)
 
     def requested(self, route: str, method: str, status: int, seconds: float) -> None:
         """An HTTP request was answered."""
@@ -165,16 +185,28 @@ class Tally(Observer):
 
     def claimed(self, attempts: Sequence[Attempt], sent: float) -> None:
         now = time.monotonic()
+        if len(attempts) == 1:  # which is waited for; of many, their numbers are all that is kept
+            self._later(self._count_claimed, attempts, sent, now)
+            return
         found = [(*group, self._waited(group[2], now)) for group in self._groups(attempts)]
         with self._lock:
-            for task, queue, group, waited in found:
-                self._sums.count(metrics.CLAIMED, len(group), *self._pair(task, queue))
-                if waited:
-                    queue = self._bounded("queue", queue)
-                    self._sums.observe(metrics.PICKUP, waited, queue)
-            self._sums.count(metrics.ACQUIRED, len(attempts))
-            self._sums.observe(metrics.CLAIM, [now - sent])
-            self._sums.observe(metrics.BATCH, [float(len(attempts))], "claim")
+            self._count_found(found, now - sent)
+
+    def _count_claimed(self, attempts: Sequence[Attempt], sent: float, now: float) -> None:
+        found = [(*group, self._waited(group[2], now)) for group in self._groups(attempts)]
+        self._count_found(found, now - sent)
+
+    def _count_found(
+        self, found: list[tuple[str, str, Sequence[Attempt], list[float]]], seconds: float
+    ) -> None:
+        for task, queue, group, waited in found:
+            self._sums.count(metrics.CLAIMED, len(group), *self._pair(task, queue))
+            if waited:
+                self._sums.observe(metrics.PICKUP, waited, self._bounded("queue", queue))
+        claimed = sum(len(group) for _, _, group, _ in found)
+        self._sums.count(metrics.ACQUIRED, claimed)
+        self._sums.observe(metrics.CLAIM, [seconds])
+        self._sums.observe(metrics.BATCH, [float(claimed)], "claim")
 
     def adopted(self, attempts: Sequence[Attempt], sent: float) -> None:  # noqa: ARG002
         with self._lock:

@@ -90,6 +90,7 @@ class Pump:
         self._claiming = 0  # jobs asked for and not answered yet
         self._hungry = True  # there may be work
         self._flows = False  # the last claim got as much as it asked for
+        self._rests = False  # the last claim got nothing
         self._is_announced = False  # a queue whose lanes are known has a job, unless that is gone
         self._asleep_until = 0.0
         self._looks_again = False  # a second look is to come
@@ -103,7 +104,7 @@ class Pump:
             self._share()
 
     def ended_itself(self) -> None:
-        """As `wake`, where nothing is left to be written: not while others wait for its place, and
+        """As `wake`, with nothing left to be written: not while others wait for its place, and
         there is room for too few to claim. Each of them ends, and then asks again."""
         if not self._is_ahead(self._room()):
             self.wake()
@@ -206,31 +207,29 @@ class Pump:
             await self._lanes.refresh()
             sent = time.monotonic()
             claim = self._lanes.for_claim()
+            if announced and self._rests and not completions:
+                room = 1  # it is had sooner if nothing else is asked for
             stale, leases = await self._ask(self._session, room, completions, claim)
-        except (FaultlineError, psycopg.Error):
+        except (FaultlineError, psycopg.Error, Locked) as error:
             self._hungry = True
             if not completions:
                 raise
-            await self._settler.write(completions)  # alone, and if need be one by one
-            return
-        except Locked:
-            self._hungry = True
-            if not completions:
-                raise
-            await self._settler.locked(completions)
+            settle = self._settler.locked if isinstance(error, Locked) else self._settler.write
+            await settle(completions)  # alone, and if need be one by one
             return
         except Exception as error:  # an answer that cannot be understood counts as lost
             self._unanswered(completions, error, sent)
             raise
-        swept = claim[1] is None
+        self._rests, swept = not leases, claim[1] is None
         self._lanes.claimed(leases, time.monotonic() - sent, swept=swept)
         await self._take(self._session, leases, sent)
         if completions:
             await self._settler.answered(completions, stale)
-        await self._sleep_or_not(len(leases) >= room, swept)
-        if announced:  # whatever was found: what was announced may be in a lane that is new
+        if announced:  # whatever was found: there may be more, or it is in a lane that is new
             self._lanes.refresh_soon()
             self._hungry = True
+        else:
+            await self._sleep_or_not(len(leases) >= room, swept)
 
     def _share(self) -> None:
         """A claim is under way: another connection makes the next one, if that is a fat one."""
@@ -283,9 +282,12 @@ class Pump:
         self._claiming += room
         self._share()
         try:
+            if room == 1 and not completions:
+                call = self._verbs.claim_one(self._worker, lanes, cursors=cursors)
+                return [], await session.run(call, CALL_SECONDS)
             if not completions:
-                claim = self._verbs.claim(self._worker, lanes, max_jobs=room, cursors=cursors)
-                return [], await session.run(claim, CALL_SECONDS)
+                call = self._verbs.claim(self._worker, lanes, max_jobs=room, cursors=cursors)
+                return [], await session.run(call, CALL_SECONDS)
             swap = self._verbs.swap(
                 keys(completions),
                 results(completions),

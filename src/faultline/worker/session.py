@@ -17,6 +17,7 @@ from psycopg import AsyncConnection, errors
 
 from faultline.call import Call
 from faultline.connect import acheck, aconnect, readable_url, sever
+from faultline.direct import AsyncDirect
 from faultline.errors import DatabaseUnavailable, LockedOut
 from faultline.observer import NOBODY, Observer
 from faultline.worker.limit import Limit
@@ -86,7 +87,7 @@ class Session:
             self.limit.tell(heed)
             try:
                 heed()
-                return await aconnect(self._url, schema=None)
+                return await aconnect(self._url, schema=None, kind=AsyncDirect)
             finally:
                 self.limit.forget(heed)
 

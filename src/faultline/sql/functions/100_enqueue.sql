@@ -32,12 +32,17 @@ declare
     v_alone boolean := pg_current_xact_id_if_assigned() is null;  -- nothing was written before
     v_id uuid := accepted_id(enqueue.id, v_now);
     v_run_at timestamptz := v_now;
+    v_headers jsonb := enqueue.headers;
     v_limit integer;
     v_lane integer;
+    v_anybody boolean;  -- is asleep
     v_held uuid;
 begin
     if enqueue.run_at is not null or enqueue.delay_seconds is distinct from 0 then
         v_run_at := due_at(enqueue.delay_seconds, enqueue.run_at, v_now);
+    end if;
+    if v_headers is not null or v_run_at > v_now then
+        v_headers := with_due(v_headers, v_run_at, v_now);
     end if;
     if not options_fit(enqueue.task, enqueue.priority, enqueue.max_attempts, enqueue.max_crashes,
                        enqueue.lease_seconds, enqueue.backoff_seconds,
@@ -67,7 +72,7 @@ begin
                      backoff_seconds, backoff_cap_seconds, task, producer, payload, headers)
     values (v_id, v_now, v_lane, enqueue.max_attempts, enqueue.max_crashes, enqueue.lease_seconds,
             enqueue.backoff_seconds, enqueue.backoff_cap_seconds, enqueue.task, session_user,
-            enqueue.payload, with_due(enqueue.headers, v_run_at, v_now))
+            enqueue.payload, v_headers)
         on conflict do nothing;
     if not found then
         return v_id;
@@ -77,8 +82,9 @@ begin
         values (v_id, v_run_at, v_lane, enqueue.lease_seconds);
         return v_id;
     end if;
-    insert into ready (lane, job_id, lease_seconds) values (v_lane, v_id, enqueue.lease_seconds);
-    if enqueue.notify and exists (select from sleeper) then
+    insert into ready (lane, job_id, lease_seconds) values (v_lane, v_id, enqueue.lease_seconds)
+    returning exists (select from sleeper) into v_anybody;
+    if enqueue.notify and v_anybody then
         perform announce(enqueue.queue, v_alone);
     end if;
     return v_id;

@@ -1,15 +1,22 @@
--- claim_one: what claim does when asked for one job, in plain single-row statements, at half the
--- cost of the set form (`make bench-verbs`). Long jobs are claimed one at a time.
+-- claim_one: take the oldest due job from the first of these lanes that has one, and lease it to
+-- the worker under a token higher than any before. (I4, I5)
 --
--- Ensures, locks, raises: as claim, which has made the checks.
+-- For who waits for a job, and for long jobs, which are claimed one at a time: plain single-row
+-- statements, at half the cost of claim's (`make bench-verbs`). Each microsecond here is two or
+-- three of a pickup, since both sides have just slept. Arguments are those of claim.
+--
+-- Ensures  one lease for the job returned; NULLs if there is none.
+-- Locks    a ready row with SKIP LOCKED: it never waits. A row that has a lease already, or whose
+--          job is gone, is quarantined, and the next one taken.
+-- Raises   LF003 bad argument, LF005 not READ COMMITTED.
 create or replace function {schema}.claim_one(
-    worker text, lanes integer[], cursors bigint[], started boolean,
-    out job_ids uuid[], out tokens bigint[], out job_lanes integer[], out seqs bigint[],
-    out attempts integer[], out crashes integer[], out snoozes integer[],
-    out leases_seconds real[], out tasks text[], out payloads text, out headers text,
-    out last_chances boolean[]
+    worker text, lanes integer[], cursors bigint[] default null, started boolean default true,
+    out job_id uuid, out token bigint, out lane integer, out seq bigint, out attempts integer,
+    out crashes integer, out snoozes integer, out lease_seconds real, out task text,
+    out payload text, out headers text, out last_chance boolean
 )
 language plpgsql
+{single}
 as $$
 #variable_conflict use_column
 declare
@@ -18,6 +25,9 @@ declare
     v_now timestamptz;
     v_leased boolean;
 begin
+    if not may_claim(claim_one.worker, 1) then
+        perform check_claim(claim_one.worker, 1);
+    end if;
     loop
         v_pointer := null;
         for i in 1..coalesce(cardinality(claim_one.lanes), 0) loop
@@ -25,6 +35,8 @@ begin
                 select r.ctid from ready r
                  where r.lane = claim_one.lanes[i] and r.seq >= coalesce(claim_one.cursors[i], 0)
                    and r.fencing_token < 9007199254740991
+                   and (select q.paused from lane l join queue q on q.queue = l.queue
+                         where l.lane = claim_one.lanes[i]) is not true
                  order by r.seq limit 1
                    for update skip locked)
             returning * into v_pointer;
@@ -43,19 +55,40 @@ begin
                 claim_one.started, claim_one.worker)
             on conflict do nothing;
         v_leased := found;
-        select array[j.task], '[' || j.payload::text || ']', '[' || j.headers::text || ']',
-               array[v_pointer.crashes > 0 and v_pointer.crashes + 1 >= j.max_crashes]
-          into tasks, payloads, headers, last_chances from job j where j.id = v_pointer.job_id;
+        select j.task, j.payload::text, j.headers::text,
+               v_pointer.crashes > 0 and v_pointer.crashes + 1 >= j.max_crashes
+          into task, payload, headers, last_chance from job j where j.id = v_pointer.job_id;
         exit when v_leased and found;
         perform quarantine_unclaimable(array[v_pointer], '{}');
     end loop;
-    perform bound_open_hold(v_now + make_interval(secs => v_pointer.lease_seconds));
-    job_ids := array[v_pointer.job_id];
-    tokens := array[v_token];
-    job_lanes := array[v_pointer.lane];
-    seqs := array[v_pointer.seq];
-    attempts := array[v_pointer.attempts];
-    crashes := array[v_pointer.crashes];
-    snoozes := array[v_pointer.snoozes];
-    leases_seconds := array[v_pointer.lease_seconds];
+    if is_in_open_transaction() then
+        perform bound_hold(v_now + make_interval(secs => v_pointer.lease_seconds));
+    end if;
+    job_id := v_pointer.job_id;
+    token := v_token;
+    lane := v_pointer.lane;
+    seq := v_pointer.seq;
+    attempts := v_pointer.attempts;
+    crashes := v_pointer.crashes;
+    snoozes := v_pointer.snoozes;
+    lease_seconds := v_pointer.lease_seconds;
+end $$;
+
+-- may_claim: what check_claim insists on, as one expression that the planner puts in place of the
+-- call: only where something is wrong is it looked into what.
+create or replace function {schema}.may_claim(worker text, max_jobs integer) returns boolean
+language sql stable
+return (current_setting('transaction_isolation') = 'read committed'
+        and length(worker) between 1 and 255 and max_jobs >= 0) is true;
+
+-- check_claim: who may claim, and how many.
+--
+-- Raises   LF003, LF005.
+create or replace function {schema}.check_claim(worker text, max_jobs integer) returns void
+language plpgsql
+as $$
+begin
+    perform insist_on_read_committed('claim');
+    perform check_worker(check_claim.worker);
+    perform check_max_jobs(check_claim.max_jobs);
 end $$;

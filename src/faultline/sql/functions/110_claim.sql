@@ -36,16 +36,20 @@ declare
     v_leased uuid[];
     v_taken ready[];
 begin
-    perform insist_on_read_committed('claim');
-    perform check_worker(claim.worker);
-    perform check_max_jobs(claim.max_jobs);
-    v_paused := array(select l.lane from queue q join lane l on l.queue = q.queue where q.paused);
-    if claim.max_jobs = 1 and v_paused = '{}' then
-        select * into job_ids, tokens, job_lanes, seqs, attempts, crashes, snoozes, leases_seconds,
-                      tasks, payloads, headers, last_chances
-          from claim_one(claim.worker, claim.lanes, claim.cursors, claim.started);
+    if not may_claim(claim.worker, claim.max_jobs) then
+        perform check_claim(claim.worker, claim.max_jobs);
+    end if;
+    if claim.max_jobs = 1 then
+        select array[c.job_id], array[c.token], array[c.lane], array[c.seq], array[c.attempts],
+               array[c.crashes], array[c.snoozes], array[c.lease_seconds], array[c.task],
+               '[' || c.payload || ']', '[' || c.headers || ']', array[c.last_chance]
+          into job_ids, tokens, job_lanes, seqs, attempts, crashes, snoozes, leases_seconds,
+               tasks, payloads, headers, last_chances
+          from claim_one(claim.worker, claim.lanes, claim.cursors, claim.started) c
+         where c.job_id is not null;
         return;
     end if;
+    v_paused := array(select l.lane from queue q join lane l on l.queue = q.queue where q.paused);
 
     with taken as (
         delete from ready where ctid = any (array(

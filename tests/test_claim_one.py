@@ -1,0 +1,227 @@
+"""A claim of one job: the same as a claim of many, for who waits for a job; and which of the two a
+worker makes.
+
+Method: the same jobs claimed both ways and compared; a pump on a real session that is told of work
+as its ears would tell it. What no driver sends (a portal with a name) is written to the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from typing import Any
+
+import psycopg
+import pytest
+
+from faultline.direct import USES, AsyncDirect
+from faultline.errors import InvalidArgument
+from faultline.jobs import Lease, Unreadable
+from faultline.worker.attempt import Hands
+from faultline.worker.pump import Pump
+from faultline.worker.session import Session
+from faultline.worker.settler import Settler
+from tests.stage import Stage
+
+pytestmark = pytest.mark.both_servers
+
+IS_OPEN = "select {schema}.is_in_open_transaction()"
+
+
+def lanes(stage: Stage) -> list[int]:
+    return [lane.lane for lane in stage.verbs.lanes(stage.queues()).run(stage.conn)]
+
+
+def one(stage: Stage, **more: Any) -> list[Lease]:
+    return stage.verbs.claim_one("A", lanes(stage), **more).run(stage.conn)
+
+
+def given_back(stage: Stage, leases: list[Lease]) -> None:
+    assert stage.verbs.release([(x.job_id, x.token) for x in leases]).run(stage.conn) == []
+
+
+def test_it_is_the_lease_that_a_claim_of_many_would_have_made(stage: Stage) -> None:
+    stage.enqueue("charge", {"a": [1, "ü"]}, headers={"b": 2}, lease_seconds=7.5)
+    many = stage.claim("A", 10)
+    given_back(stage, many)
+    (lease,) = one(stage)
+    assert lease == many[0]._replace(token=2)
+    held = "select fencing_token, seq, lane, started, worker, expires_at - claimed_at from {schema}"
+    assert stage.execute(held + ".lease")[0][:5] == (2, lease.seq, lease.lane, True, "A")
+    given_back(stage, [lease])
+    assert [x._replace(token=2) for x in stage.claim("A", 1)] == [lease]
+
+
+def test_with_nothing_to_do_it_answers_with_nothing(stage: Stage) -> None:
+    stage.enqueue()
+    (lease,) = one(stage)
+    assert one(stage) == []
+    assert stage.verbs.claim_one("A", []).run(stage.conn) == []
+    assert stage.state(lease.job_id) == "running"
+
+
+def test_a_paused_queue_is_passed_over_and_each_cursor_stays_with_its_lane(stage: Stage) -> None:
+    first, second = stage.enqueue(queue="first"), stage.enqueue(queue="second")
+    numbers = [lane.lane for lane in stage.verbs.lanes(["first", "second"]).run(stage.conn)]
+    stage.verbs.pause("first").run(stage.conn)
+    past = [0, 10**9]  # the second lane has nothing there
+    call = stage.verbs.claim_one("A", numbers, cursors=past)
+    assert call.run(stage.conn) == []
+    assert [x.job_id for x in stage.verbs.claim_one("A", numbers).run(stage.conn)] == [second]
+    stage.verbs.pause("first", False).run(stage.conn)
+    assert [x.job_id for x in call.run(stage.conn)] == [first]
+
+
+def test_what_python_cannot_read_costs_neither_the_job_nor_its_headers(stage: Stage) -> None:
+    deep = "[" * 5_000 + "]" * 5_000
+    stage.execute("select {schema}.enqueue('work', %s::jsonb, headers => '{\"a\": 1}')", deep)
+    (lease,) = one(stage)
+    assert isinstance(lease.payload, Unreadable)
+    assert lease.headers == {"a": 1}
+
+
+@pytest.mark.parametrize("worker", [None, "", "w" * 256])
+def test_who_has_no_name_that_a_lease_can_hold_gets_nothing(stage: Stage, worker: Any) -> None:
+    stage.enqueue()
+    with pytest.raises(InvalidArgument, match="1 to 255 characters"):
+        stage.verbs.claim_one(worker, lanes(stage)).run(stage.conn)
+    assert len(one(stage)) == 1
+
+
+# ── whether the transaction goes on ──────────────────────────────────────────────────────────────
+
+
+def test_a_statement_by_itself_is_not_taken_for_an_open_transaction(stage: Stage) -> None:
+    """One that is prepared, or mere text. What is parsed with it is: it is bounded for nothing."""
+    asked = IS_OPEN.replace("{schema}", stage.schema)
+    stage.conn.execute(asked + " where %s", (True,), prepare=True)
+    for _ in range(3):
+        assert stage.conn.execute(asked).fetchone() == (False,)
+        row = stage.conn.execute(asked + " where %s", (True,), prepare=True).fetchone()
+        assert row == (False,)
+
+
+@pytest.mark.parametrize("prepare", [False, True])
+def test_an_open_transaction_is_known_by_its_first_statement_and_by_later_ones(
+    stage: Stage, prepare: bool
+) -> None:
+    asked = IS_OPEN.replace("{schema}", stage.schema)
+    conn = stage.connect(isolation="read committed")
+    for _ in range(3):
+        row = conn.execute(asked + " where %s", (True,), prepare=prepare).fetchone()
+        assert row == (True,)
+        assert conn.execute(asked).fetchone() == (True,)
+
+
+def test_what_a_begin_has_left_behind_is_not_taken_for_the_statement(stage: Stage) -> None:
+    """Sent with parameters, as some drivers do, it leaves its unnamed portal; the statement after
+    it has a portal with a name."""
+    conn = stage.connect()
+    assert conn.pgconn.exec_params(b"begin", []).status == psycopg.pq.ExecStatus.COMMAND_OK
+    assert asked_by_hand(conn, IS_OPEN.replace("{schema}", stage.schema)) == b"t"
+
+
+def asked_by_hand(conn: psycopg.Connection[Any], statement: str) -> bytes:
+    """The one value of the answer, through a portal of its own name."""
+
+    def message(kind: bytes, body: bytes) -> bytes:
+        return kind + struct.pack("!i", len(body) + 4) + body
+
+    parse = message(b"P", b"\0" + statement.encode() + b"\0" + struct.pack("!h", 0))
+    bind = message(b"B", b"ours\0\0" + struct.pack("!hhh", 0, 0, 0))
+    execute = message(b"E", b"ours\0" + struct.pack("!i", 0))
+    os.write(conn.fileno(), parse + bind + execute + message(b"S", b""))
+    os.set_blocking(conn.fileno(), True)
+    value, answer = b"", b""
+    while not answer.endswith(b"Z\0\0\0\5T"):  # ready, and in a transaction
+        answer += os.read(conn.fileno(), 8192)
+    while answer:
+        kind, size = answer[:1], struct.unpack("!i", answer[1:5])[0]
+        if kind == b"D":
+            value = answer[1 + 4 + 2 + 4 : 1 + size]
+        answer = answer[1 + size :]
+    return value
+
+
+# ── a worker's connection ────────────────────────────────────────────────────────────────────────
+
+
+def test_past_a_cursor_the_answer_is_the_same_as_with_one(stage: Stage) -> None:
+    async def play() -> list[Lease]:
+        session, found = Session(stage.url, stage.schema), []
+        for number in range(USES + 3):
+            cursors = None if number % 2 else [0]
+            call = stage.verbs.claim_one("A", lanes(stage), cursors=cursors)
+            (lease,) = await session.run(call, 10)
+            given_back(stage, [lease])
+            found.append(lease._replace(token=1))
+        conn = await session.connection()
+        assert isinstance(conn, AsyncDirect)
+        names = "select name from pg_prepared_statements where name like 'faultline_%'"
+        assert len(await (await conn.execute(names)).fetchall()) == 1
+        await session.close()
+        return found
+
+    stage.enqueue("charge", {"a": None}, headers={"b": [True, 1.5]}, lease_seconds=0.25)
+    first, *others = asyncio.run(play())
+    assert others == [first] * (USES + 2)
+
+
+# ── which of the two ─────────────────────────────────────────────────────────────────────────────
+
+
+class Told:
+    """A pump whose ears are played by the test, and how many jobs each of its steps began."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.begun: list[int] = []
+        self._session = Session(stage.url, stage.schema)
+        settler = Settler("A", stage.verbs, self._session, Hands(), lambda _: None)
+        self._pump = Pump(
+            *("A", ["default"], self._session, stage.verbs, settler, lambda _: None),
+            room=lambda: 100,
+            is_ahead=lambda _: False,
+            start=lambda leases, _: self.begun.append(len(leases)),
+            known=list,
+            poll_seconds=lambda: 60.0,
+            apart=None,
+            listens=False,
+            on_cancel=lambda _: None,
+        )
+
+    async def told(self, queue: str | None) -> int:
+        """One step after this word; how many it began."""
+        before = len(self.begun)
+        self._pump.work_announced(queue)
+        await self._pump.settle_and_claim()
+        return sum(self.begun[before:])
+
+    async def rest(self) -> None:
+        """Until it has found nothing, and said that it sleeps."""
+        for _ in range(4):
+            await self._pump.settle_and_claim()
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+def test_a_worker_at_rest_takes_the_one_job_that_it_is_told_of_and_then_all_there_are(
+    stage: Stage,
+) -> None:
+    async def play() -> None:
+        pump = Told(stage)
+        await pump.rest()
+        for _ in range(2):
+            for _ in range(9):
+                stage.enqueue()
+            assert await pump.told("default") == 1
+            assert await pump.told("default") == 8, "though it was told of one more"
+            await pump.rest()
+        stage.enqueue()
+        stage.enqueue()
+        assert await pump.told(None) == 2, "it was told of no queue in particular"
+        await pump.close()
+
+    stage.running()  # so that the lane is there
+    asyncio.run(play())
