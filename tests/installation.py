@@ -65,6 +65,7 @@ def run_one_job(conn: Connection[Any], schema: str) -> None:
 # The newest installation as version 1 had it, where that matters to an upgrade.
 AS_VERSION_1 = """
 delete from {schema}.migration where version > 1;
+drop index {schema}.a_paused_queue_is_found_at_once;
 drop table {schema}.announcement;
 alter table {schema}.lease drop column renewals cascade;
 alter table {schema}.attempt drop column renewals cascade;

@@ -309,3 +309,25 @@ def test_every_error_can_be_caught_as_one_and_is_public() -> None:
     assert tree <= set(faultline.__all__)
     drawn = errors.__doc__ or ""
     assert all(name in drawn for name in tree)
+
+
+@pytest.mark.parametrize("name", ["_route", "_task", "_options", "defaults", "name", "queue"])
+def test_what_is_written_on_a_handler_is_on_its_task_and_hides_nothing_of_ours(name: str) -> None:
+    """As a decorator of somebody else's may do."""
+    app = App("postgresql://nowhere")
+
+    def work() -> None: ...
+
+    vars(work).update({name: "theirs", "note": "theirs"})
+    task = app.task(work)
+    assert vars(task)["note"] == "theirs"
+    assert vars(task)[name] != "theirs"
+
+
+def test_the_defaults_of_a_task_are_what_it_was_registered_with() -> None:
+    task = App("postgresql://nowhere").task(work_of_a_module)
+    with pytest.raises(TypeError):
+        task.defaults["queue"] = "other"  # type: ignore[index]
+
+
+def work_of_a_module() -> None: ...

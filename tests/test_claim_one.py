@@ -2,14 +2,12 @@
 worker makes.
 
 Method: the same jobs claimed both ways and compared; a pump on a real session that is told of work
-as its ears would tell it. What no driver sends (a portal with a name) is written to the socket.
+as its ears would tell it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import struct
 from typing import Any
 
 import psycopg
@@ -19,14 +17,14 @@ from faultline.direct import USES, AsyncDirect
 from faultline.errors import InvalidArgument
 from faultline.jobs import Lease, Unreadable
 from faultline.worker.attempt import Hands
-from faultline.worker.pump import Pump
-from faultline.worker.session import Session
+from faultline.worker.pump import FEW_LANES, Pump
+from faultline.worker.session import Session, Unavailable
 from faultline.worker.settler import Settler
 from tests.stage import Stage
 
 pytestmark = pytest.mark.both_servers
 
-IS_OPEN = "select {schema}.is_in_open_transaction()"
+ASLEEP = "select count(*) from {schema}.sleeper"
 
 
 def lanes(stage: Stage) -> list[int]:
@@ -92,56 +90,20 @@ def test_who_has_no_name_that_a_lease_can_hold_gets_nothing(stage: Stage, worker
 # ── whether the transaction goes on ──────────────────────────────────────────────────────────────
 
 
-def test_a_statement_by_itself_is_not_taken_for_an_open_transaction(stage: Stage) -> None:
-    """One that is prepared, or mere text. What is parsed with it is: it is bounded for nothing."""
-    asked = IS_OPEN.replace("{schema}", stage.schema)
-    stage.conn.execute(asked + " where %s", (True,), prepare=True)
-    for _ in range(3):
-        assert stage.conn.execute(asked).fetchone() == (False,)
-        row = stage.conn.execute(asked + " where %s", (True,), prepare=True).fetchone()
-        assert row == (False,)
+def is_bounded(conn: psycopg.Connection[Any]) -> bool:
+    row = conn.execute("select current_setting('faultline.bounded_until', true)").fetchone()
+    return row not in ((None,), ("",))
 
 
-@pytest.mark.parametrize("prepare", [False, True])
-def test_an_open_transaction_is_known_by_its_first_statement_and_by_later_ones(
-    stage: Stage, prepare: bool
+def test_what_an_open_transaction_holds_is_bounded_unless_the_caller_says_that_it_ends(
+    stage: Stage,
 ) -> None:
-    asked = IS_OPEN.replace("{schema}", stage.schema)
-    conn = stage.connect(isolation="read committed")
-    for _ in range(3):
-        row = conn.execute(asked + " where %s", (True,), prepare=prepare).fetchone()
-        assert row == (True,)
-        assert conn.execute(asked).fetchone() == (True,)
-
-
-def test_what_a_begin_has_left_behind_is_not_taken_for_the_statement(stage: Stage) -> None:
-    """Sent with parameters, as some drivers do, it leaves its unnamed portal; the statement after
-    it has a portal with a name."""
-    conn = stage.connect()
-    assert conn.pgconn.exec_params(b"begin", []).status == psycopg.pq.ExecStatus.COMMAND_OK
-    assert asked_by_hand(conn, IS_OPEN.replace("{schema}", stage.schema)) == b"t"
-
-
-def asked_by_hand(conn: psycopg.Connection[Any], statement: str) -> bytes:
-    """The one value of the answer, through a portal of its own name."""
-
-    def message(kind: bytes, body: bytes) -> bytes:
-        return kind + struct.pack("!i", len(body) + 4) + body
-
-    parse = message(b"P", b"\0" + statement.encode() + b"\0" + struct.pack("!h", 0))
-    bind = message(b"B", b"ours\0\0" + struct.pack("!hhh", 0, 0, 0))
-    execute = message(b"E", b"ours\0" + struct.pack("!i", 0))
-    os.write(conn.fileno(), parse + bind + execute + message(b"S", b""))
-    os.set_blocking(conn.fileno(), True)
-    value, answer = b"", b""
-    while not answer.endswith(b"Z\0\0\0\5T"):  # ready, and in a transaction
-        answer += os.read(conn.fileno(), 8192)
-    while answer:
-        kind, size = answer[:1], struct.unpack("!i", answer[1:5])[0]
-        if kind == b"D":
-            value = answer[1 + 4 + 2 + 4 : 1 + size]
-        answer = answer[1 + size :]
-    return value
+    for by_itself in (False, True):
+        stage.enqueue()
+        conn = stage.connect(isolation="read committed")
+        call = stage.verbs.claim_one("A", lanes(stage), by_itself=by_itself)
+        assert len(call.run(conn)) == 1
+        assert is_bounded(conn) is not by_itself
 
 
 # ── a worker's connection ────────────────────────────────────────────────────────────────────────
@@ -174,13 +136,13 @@ def test_past_a_cursor_the_answer_is_the_same_as_with_one(stage: Stage) -> None:
 class Told:
     """A pump whose ears are played by the test, and how many jobs each of its steps began."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, room: int = 100) -> None:
         self.begun: list[int] = []
         self._session = Session(stage.url, stage.schema)
         settler = Settler("A", stage.verbs, self._session, Hands(), lambda _: None)
         self._pump = Pump(
             *("A", ["default"], self._session, stage.verbs, settler, lambda _: None),
-            room=lambda: 100,
+            room=lambda: room,
             is_ahead=lambda _: False,
             start=lambda leases, _: self.begun.append(len(leases)),
             known=list,
@@ -191,7 +153,7 @@ class Told:
         )
 
     async def told(self, queue: str | None) -> int:
-        """One step after this word; how many it began."""
+        """One step after this word; how many it began. None: of some queue, or of none."""
         before = len(self.begun)
         self._pump.work_announced(queue)
         await self._pump.settle_and_claim()
@@ -224,4 +186,68 @@ def test_a_worker_at_rest_takes_the_one_job_that_it_is_told_of_and_then_all_ther
         await pump.close()
 
     stage.running()  # so that the lane is there
+    asyncio.run(play())
+
+
+def test_a_worker_that_gets_all_it_asks_for_is_told_no_more(stage: Stage) -> None:
+    """Though it was told again and again: while it is busy, a word is a cost and nothing else."""
+
+    async def play() -> None:
+        pump = Told(stage, room=2)
+        await pump.rest()
+        assert stage.value(ASLEEP) == 1
+        for _ in range(9):
+            stage.enqueue()
+        assert [await pump.told("default") for _ in range(4)] == [1, 2, 2, 2]
+        assert stage.value(ASLEEP) == 0
+        await pump.close()
+
+    stage.running()
+    asyncio.run(play())
+
+
+def test_a_worker_with_room_for_one_is_told_no_more_when_it_has_it(stage: Stage) -> None:
+    async def play() -> None:
+        pump = Told(stage, room=1)
+        await pump.rest()
+        assert stage.value(ASLEEP) == 1
+        stage.enqueue()
+        assert await pump.told("default") == 1
+        assert stage.value(ASLEEP) == 0
+        await pump.close()
+
+    stage.running()
+    asyncio.run(play())
+
+
+def test_where_there_are_many_lanes_all_are_read_at_once(stage: Stage) -> None:
+    async def play() -> None:
+        pump = Told(stage)
+        await pump.rest()
+        stage.enqueue()
+        stage.enqueue()
+        assert await pump.told("default") == 2
+        await pump.close()
+
+    for priority in range(FEW_LANES + 1):
+        stage.running(priority=priority)
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("forgets", ["deallocate all", "discard all"])
+def test_a_session_that_has_forgotten_what_it_prepared_is_replaced(
+    stage: Stage, forgets: str
+) -> None:
+    async def play() -> None:
+        session = Session(stage.url, stage.schema)
+        call = stage.verbs.claim_one("A", [1])
+        for _ in range(USES + 1):
+            assert await session.run(call, 10) == []
+        await (await session.connection()).execute(forgets)
+        with pytest.raises(Unavailable) as failed:
+            await session.run(call, 10)
+        assert not failed.value.unknown
+        assert await session.run(call, 10) == []
+        await session.close()
+
     asyncio.run(play())

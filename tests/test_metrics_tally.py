@@ -10,7 +10,7 @@ import threading
 import time
 from bisect import bisect_left
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -97,6 +97,14 @@ def test_counts_are_exact_however_many_threads_count() -> None:
     assert found.sum("jobs_enqueued_total") == threads * times
     assert found.sum("database_errors_total", verb="claim") == threads * times
     assert found.sum("database_seconds_count", verb="claim") == threads * times
+
+
+def test_what_cannot_be_counted_is_not_the_others_fault() -> None:
+    tally = Tally()
+    tally.called("claim", 0.1, failed=False)
+    tally.called("claim", cast("float", "long"), failed=False)
+    tally.called("claim", 0.1, failed=False)
+    assert scrape(tally).sum("database_seconds_count", verb="claim") == 2
 
 
 def test_labels_are_bounded_whatever_is_sent() -> None:

@@ -19,6 +19,7 @@ alter table {schema}.lease drop column renewals cascade;
 alter table {schema}.attempt drop column renewals cascade;
 alter table {schema}.epoch drop column relation cascade;
 delete from {schema}.migration where version > 5;
+drop index {schema}.a_paused_queue_is_found_at_once;
 """
 
 

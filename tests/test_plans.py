@@ -185,6 +185,28 @@ def test_a_claim_of_one_by_itself_is_planned_likewise(stage: Stage, planned: str
     assert "JIT" not in plans
 
 
+@pytest.mark.parametrize("max_jobs", [1, 100])
+def test_a_session_that_knew_few_queues_reads_no_more_when_there_are_many(
+    stage: Stage, max_jobs: int
+) -> None:
+    stage.running()
+    stage.conn.execute("vacuum analyze")
+    conn = explained(stage)
+    call = stage.verbs.claim("A", lanes(stage), max_jobs=max_jobs)
+    if max_jobs == 1:
+        call = stage.verbs.claim_one("A", lanes(stage))
+    for _ in range(7):
+        call.run(conn)
+    for place in ("queue (queue) select", "lane (queue, priority) select"):
+        numbers = "'q' || g, 0" if place.startswith("lane") else "'q' || g"
+        stage.execute(f"insert into {{schema}}.{place} {numbers} from generate_series(1, 2000) g")
+    grow(stage)
+    plans = plans_of(conn, call)
+    assert scans(plans, "queue") == {"Index Only Scan"}, "of those that are paused, none"
+    assert scans(plans, "lane") == set()
+    assert "Seq Scan" not in plans
+
+
 @pytest.mark.parametrize("verb", ["renew", "execute", "fail", "release"])
 def test_the_other_lease_verbs_never_scan_the_leases(
     stage: Stage, warm: Connection[Any], verb: str

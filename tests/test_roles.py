@@ -69,7 +69,6 @@ STEPS = {
     "id_time",
     "insist_on_read_committed",
     "invalid",
-    "is_in_open_transaction",
     "is_kept",
     "judge",
     "lane_of",
@@ -79,6 +78,7 @@ STEPS = {
     "own_jobs",
     "park_exhausted",
     "partition_months",
+    "paused_lanes",
     "place_of",
     "pointers_between",
     "put_back",
@@ -97,6 +97,7 @@ STEPS = {
     "token_floor",
     "transaction_mark",
     "wake",
+    "without_paused",
     "workers_at_work",
 }  # fmt: skip
 WRITES = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
 
 from faultline.errors import InvalidArgument, WrongArguments
@@ -79,6 +78,7 @@ class Enqueues(Generic[P, R]):
 
     _task: Task[P, R]
     _options: Mapping[str, Any]
+    _route: Route  # of single jobs
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue one job. Blocks for a round trip; inside an event loop, await `aenqueue`."""
@@ -121,16 +121,12 @@ class Enqueues(Generic[P, R]):
         changed = Enqueues[P, R]()
         changed._task = self._task
         changed._options = {**self._options, **checked(options)}
+        changed._route = Route(self._task.name, {**self._task.defaults, **changed._options})
         return changed
 
     @property
     def _producer(self) -> Producer:
         return self._task.producer
-
-    @cached_property
-    def _route(self) -> Route:
-        """How a single job is sent."""
-        return Route(self._task.name, {**self._task.defaults, **self._options})
 
 
 class Batch:

@@ -121,9 +121,11 @@ class Protocol:
         *,
         cursors: Sequence[int] | None = None,
         started: bool = True,
+        by_itself: bool = False,
     ) -> Call[list[Lease]]:
-        """As `claim` with `max_jobs=1`, at half its cost: for who waits for a job."""
-        arguments = (worker, list(lanes), list(cursors) if cursors else None, started)
+        """As `claim` with `max_jobs=1`, at half its cost: for who waits for a job. `by_itself`:
+        the transaction ends with this call, also if nothing more is ever heard of the caller."""
+        arguments = (worker, list(lanes), list(cursors) if cursors else None, started, by_itself)
         return self._call("claim_one", arguments, leased, casts=("text", "int[]", "bigint[]"))
 
     def execute(self, attempts: Attempts) -> Call[list[Stale]]:

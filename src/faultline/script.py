@@ -31,7 +31,7 @@ _NO_SCANS = (
 _PINNED = _NO_SCANS + "\nset enable_bitmapscan = off"
 # For verbs whose plans have no choice but an index or none: each clause costs them 1 to 2 µs.
 _ENQUEUEING = _DEFINER + "\nset enable_seqscan = off\nset plan_cache_mode = force_generic_plan"
-# For the one that takes one row in index order, and joins nothing.
+# For the one that takes one row, in index order.
 _SINGLE = _ENQUEUEING + "\nset enable_bitmapscan = off"
 # For verbs that look rows up by keys from an array. After a vacuum of an empty table the planner
 # would rather walk that table's whole index and search the array for each row; a bitmap scan, the

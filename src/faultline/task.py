@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
 from faultline.arguments import Arguments
 from faultline.context import Context
-from faultline.enqueueing import Enqueues, checked
+from faultline.enqueueing import Enqueues, Route, checked
 from faultline.errors import InvalidArgument
 from faultline.handle import Job
 from faultline.retry import as_seconds
@@ -44,6 +45,7 @@ class Task(Enqueues[P, R]):
         local: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
+        functools.update_wrapper(self, handler)  # first: of what it may bring along, ours wins
         self._task = self
         self._options = {}
         self.producer = producer
@@ -51,7 +53,8 @@ class Task(Enqueues[P, R]):
         self.name = _name(handler, name)
         _refuse(self.name, handler)
         self.arguments = Arguments(self.name, handler, local)
-        self.defaults = checked(options)
+        self.defaults: Mapping[str, Any] = MappingProxyType(checked(options))
+        self._route = Route(self.name, self.defaults)
         self.queue: str = self.defaults.get("queue", "default")
         self.timeout_seconds = _timeout(timeout_seconds)
         self.wants_context = self.arguments.wants_context
@@ -63,7 +66,6 @@ class Task(Enqueues[P, R]):
             )
         self.is_async = _is_async(handler)
         self.place = _place(handler)
-        functools.update_wrapper(self, handler)
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}, {self.place})"

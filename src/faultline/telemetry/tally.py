@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from faultline.events import Event, LeaseLost, ProcessDied, StaleWriteBlocked
 from faultline.observer import Observer
 from faultline.telemetry import catalogue as metrics
+from faultline.telemetry.careful import careful
 from faultline.telemetry.catalogue import OTHER, UNKNOWN, Metric
 from faultline.telemetry.sums import Sums
 
@@ -155,7 +156,8 @@ class Tally(Observer):
         """All that waits to be counted; with the lock."""
         for _ in range(len(self._uncounted)):
             count, what = self._uncounted.popleft()
-            count(*what)
+            with careful:  # what is wrong with one is not the others' fault
+                count(*what)
 
     def _count_enqueued(self, task: str, counts: Mapping[str, int]) -> None:
         name = task if not self._tasks or task in self._tasks else UNKNOWN

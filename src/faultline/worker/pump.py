@@ -35,6 +35,7 @@ from faultline.worker.session import Locked, Session, Unavailable
 from faultline.worker.settler import Settler, is_unknown, seconds_for
 
 MAX_CLAIM = 500
+FEW_LANES = 20  # for one job each is looked at by itself: of more, claim reads them sooner
 CALL_SECONDS = 5.0
 LINGER_SECONDS = 0.005
 SLEEP_SECONDS = 60.0  # how long one `sleep` asks for notifications
@@ -207,8 +208,10 @@ class Pump:
             await self._lanes.refresh()
             sent = time.monotonic()
             claim = self._lanes.for_claim()
-            if announced and self._rests and not completions:
-                room = 1  # it is had sooner if nothing else is asked for
+            # What was waited for is had sooner if nothing else is asked for.
+            is_one = announced and self._rests and room > 1 and not completions
+            is_one = is_one and len(claim[0]) <= FEW_LANES
+            room = 1 if is_one else room
             stale, leases = await self._ask(self._session, room, completions, claim)
         except (FaultlineError, psycopg.Error, Locked) as error:
             self._hungry = True
@@ -225,11 +228,11 @@ class Pump:
         await self._take(self._session, leases, sent)
         if completions:
             await self._settler.answered(completions, stale)
+        if not is_one:
+            await self._sleep_or_not(len(leases) >= room, swept)
         if announced:  # whatever was found: there may be more, or it is in a lane that is new
             self._lanes.refresh_soon()
             self._hungry = True
-        else:
-            await self._sleep_or_not(len(leases) >= room, swept)
 
     def _share(self) -> None:
         """A claim is under way: another connection makes the next one, if that is a fat one."""
@@ -283,7 +286,7 @@ class Pump:
         self._share()
         try:
             if room == 1 and not completions:
-                call = self._verbs.claim_one(self._worker, lanes, cursors=cursors)
+                call = self._verbs.claim_one(self._worker, lanes, cursors=cursors, by_itself=True)
                 return [], await session.run(call, CALL_SECONDS)
             if not completions:
                 call = self._verbs.claim(self._worker, lanes, max_jobs=room, cursors=cursors)

@@ -26,6 +26,13 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
 CALM_SECONDS = 0.5  # for a call that is under way when its task is to be cancelled
+# Another connection may do better. This one leads to a standby, after a failover; or has forgotten
+# what it had prepared; or had prepared what a migrate has changed.
+_OF_NO_USE = (
+    errors.ReadOnlySqlTransaction,
+    errors.InvalidSqlStatementName,
+    errors.FeatureNotSupported,
+)
 
 
 class Unavailable(Exception):
@@ -109,7 +116,7 @@ class Session:
             if conn.closed:
                 await self.close()
                 raise Unavailable(error, unknown=True) from error
-            if isinstance(error, errors.ReadOnlySqlTransaction):  # a standby, after a failover
+            if isinstance(error, _OF_NO_USE):
                 await self.close()
                 raise Unavailable(error, unknown=False) from error
             too_large = isinstance(error, errors.ProgramLimitExceeded)

@@ -50,21 +50,3 @@ begin
         perform bound_hold(bound_open_hold.until);
     end if;
 end $$;
-
--- is_in_open_transaction: whether the transaction began before this statement, and so may go on
--- after it. More exact than bound_open_hold, which takes a prepared statement for such a one: it
--- comes in two messages, each with a moment of its own, and the bound that is set for nothing is a
--- tenth of a pickup. Its transaction began with the first of them, which made the unnamed portal;
--- only a portal that calls us by name counts, as a BEGIN may have left its own behind.
---
--- For calls of a few bytes, all messages of which arrive or none: of a longer one the last might be
--- lost on the way, and what it holds be held until the server notices.
-create or replace function {schema}.is_in_open_transaction() returns boolean
-language plpgsql
-as $$
-begin
-    return statement_timestamp() <> transaction_timestamp() and not exists (
-        select from pg_cursor() c
-         where c.name = '' and c.creation_time = transaction_timestamp()
-           and c.statement like '%{schema}.%');
-end $$;

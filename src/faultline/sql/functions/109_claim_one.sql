@@ -3,7 +3,9 @@
 --
 -- For who waits for a job, and for long jobs, which are claimed one at a time: plain single-row
 -- statements, at half the cost of claim's (`make bench-verbs`). Each microsecond here is two or
--- three of a pickup, since both sides have just slept. Arguments are those of claim.
+-- three of a pickup, since both sides have just slept. Arguments are those of claim; by_itself says
+-- that the caller's transaction ends with this call, so that there is nothing to bound (as
+-- bound_open_hold cannot tell of a prepared statement).
 --
 -- Ensures  one lease for the job returned; NULLs if there is none.
 -- Locks    a ready row with SKIP LOCKED: it never waits. A row that has a lease already, or whose
@@ -11,6 +13,7 @@
 -- Raises   LF003 bad argument, LF005 not READ COMMITTED.
 create or replace function {schema}.claim_one(
     worker text, lanes integer[], cursors bigint[] default null, started boolean default true,
+    by_itself boolean default false,
     out job_id uuid, out token bigint, out lane integer, out seq bigint, out attempts integer,
     out crashes integer, out snoozes integer, out lease_seconds real, out task text,
     out payload text, out headers text, out last_chance boolean
@@ -20,6 +23,7 @@ language plpgsql
 as $$
 #variable_conflict use_column
 declare
+    v_lanes integer[] := claim_one.lanes;
     v_pointer ready;
     v_token bigint;
     v_now timestamptz;
@@ -28,15 +32,16 @@ begin
     if not may_claim(claim_one.worker, 1) then
         perform check_claim(claim_one.worker, 1);
     end if;
+    if exists (select from queue where paused) then
+        v_lanes := without_paused(v_lanes);
+    end if;
     loop
         v_pointer := null;
-        for i in 1..coalesce(cardinality(claim_one.lanes), 0) loop
+        for i in 1..coalesce(cardinality(v_lanes), 0) loop
             delete from ready where ctid = (
                 select r.ctid from ready r
-                 where r.lane = claim_one.lanes[i] and r.seq >= coalesce(claim_one.cursors[i], 0)
+                 where r.lane = v_lanes[i] and r.seq >= coalesce(claim_one.cursors[i], 0)
                    and r.fencing_token < 9007199254740991
-                   and (select q.paused from lane l join queue q on q.queue = l.queue
-                         where l.lane = claim_one.lanes[i]) is not true
                  order by r.seq limit 1
                    for update skip locked)
             returning * into v_pointer;
@@ -61,8 +66,8 @@ begin
         exit when v_leased and found;
         perform quarantine_unclaimable(array[v_pointer], '{}');
     end loop;
-    if is_in_open_transaction() then
-        perform bound_hold(v_now + make_interval(secs => v_pointer.lease_seconds));
+    if claim_one.by_itself is not true then
+        perform bound_open_hold(v_now + make_interval(secs => v_pointer.lease_seconds));
     end if;
     job_id := v_pointer.job_id;
     token := v_token;
@@ -91,4 +96,24 @@ begin
     perform insist_on_read_committed('claim');
     perform check_worker(check_claim.worker);
     perform check_max_jobs(check_claim.max_jobs);
+end $$;
+
+-- paused_lanes: those of the queues that are not claimed from.
+create or replace function {schema}.paused_lanes() returns integer[]
+language plpgsql
+as $$
+begin
+    return array(select l.lane from queue q join lane l on l.queue = q.queue where q.paused);
+end $$;
+
+-- without_paused: these lanes, with a NULL for each that is not claimed from, so that the others
+-- keep their places beside their cursors.
+create or replace function {schema}.without_paused(lanes integer[]) returns integer[]
+language plpgsql
+as $$
+declare
+    v_paused integer[] := paused_lanes();
+begin
+    return array(select case when u.lane <> all (v_paused) then u.lane end
+                   from unnest(without_paused.lanes) with ordinality u(lane, n) order by u.n);
 end $$;

@@ -31,7 +31,7 @@ as $$
 #variable_conflict use_column
 declare
     v_floor bigint;
-    v_paused integer[];
+    v_paused integer[] := '{}';
     v_now timestamptz;
     v_leased uuid[];
     v_taken ready[];
@@ -49,7 +49,9 @@ begin
          where c.job_id is not null;
         return;
     end if;
-    v_paused := array(select l.lane from queue q join lane l on l.queue = q.queue where q.paused);
+    if exists (select from queue where paused) then
+        v_paused := paused_lanes();
+    end if;
 
     with taken as (
         delete from ready where ctid = any (array(
