@@ -231,7 +231,13 @@ def test_an_interrupted_demo_leaves_nothing_in_the_users_database(
 ) -> None:
     demo = start(folder, FAULTLINE_DATABASE_URL=empty_database)
     assert demo.stdout is not None
-    until(lambda: moment in demo.stdout.readline(), "it is in the middle")
+    said = []
+    for line in demo.stdout:  # until its end, if it comes to one
+        said.append(line)
+        if moment in line:
+            break
+    else:
+        pytest.fail(f"it ended: {demo.communicate(timeout=120)[1]}, after {said}")
     assert left_behind(empty_database) != []
     demo.send_signal(sign)
     demo.communicate(timeout=120)
