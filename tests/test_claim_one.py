@@ -8,6 +8,7 @@ as its ears would tell it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
@@ -168,12 +169,24 @@ class Told:
         await self._session.close()
 
 
+def play(stage: Stage, scene: Callable[[Told], Awaitable[None]], room: int = 100) -> None:
+    """With a pump that has found nothing, and has said that it sleeps."""
+
+    async def run() -> None:
+        pump = Told(stage, room)
+        await pump.rest()
+        assert stage.value(ASLEEP) == 1
+        await scene(pump)
+        await pump.close()
+
+    stage.running()  # so that the lane is there
+    asyncio.run(run())
+
+
 def test_a_worker_at_rest_takes_the_one_job_that_it_is_told_of_and_then_all_there_are(
     stage: Stage,
 ) -> None:
-    async def play() -> None:
-        pump = Told(stage)
-        await pump.rest()
+    async def scene(pump: Told) -> None:
         for _ in range(2):
             for _ in range(9):
                 stage.enqueue()
@@ -183,55 +196,40 @@ def test_a_worker_at_rest_takes_the_one_job_that_it_is_told_of_and_then_all_ther
         stage.enqueue()
         stage.enqueue()
         assert await pump.told(None) == 2, "it was told of no queue in particular"
-        await pump.close()
 
-    stage.running()  # so that the lane is there
-    asyncio.run(play())
+    play(stage, scene)
 
 
 def test_a_worker_that_gets_all_it_asks_for_is_told_no_more(stage: Stage) -> None:
     """Though it was told again and again: while it is busy, a word is a cost and nothing else."""
 
-    async def play() -> None:
-        pump = Told(stage, room=2)
-        await pump.rest()
-        assert stage.value(ASLEEP) == 1
+    async def scene(pump: Told) -> None:
         for _ in range(9):
             stage.enqueue()
         assert [await pump.told("default") for _ in range(4)] == [1, 2, 2, 2]
         assert stage.value(ASLEEP) == 0
-        await pump.close()
 
-    stage.running()
-    asyncio.run(play())
+    play(stage, scene, room=2)
 
 
 def test_a_worker_with_room_for_one_is_told_no_more_when_it_has_it(stage: Stage) -> None:
-    async def play() -> None:
-        pump = Told(stage, room=1)
-        await pump.rest()
-        assert stage.value(ASLEEP) == 1
+    async def scene(pump: Told) -> None:
         stage.enqueue()
         assert await pump.told("default") == 1
         assert stage.value(ASLEEP) == 0
-        await pump.close()
 
-    stage.running()
-    asyncio.run(play())
+    play(stage, scene, room=1)
 
 
 def test_where_there_are_many_lanes_all_are_read_at_once(stage: Stage) -> None:
-    async def play() -> None:
-        pump = Told(stage)
-        await pump.rest()
+    async def scene(pump: Told) -> None:
         stage.enqueue()
         stage.enqueue()
         assert await pump.told("default") == 2
-        await pump.close()
 
-    for priority in range(FEW_LANES + 1):
+    for priority in range(1, FEW_LANES + 1):
         stage.running(priority=priority)
-    asyncio.run(play())
+    play(stage, scene)
 
 
 @pytest.mark.parametrize("forgets", ["deallocate all", "discard all"])

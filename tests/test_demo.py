@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 from faultline.demo.story import Played, summarise
 from tests.conftest import database_url
 from tests.documents import blocks
-from tests.stage import Stage, until
+from tests.stage import DEADLINE_SECONDS, Stage, until
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -232,12 +233,15 @@ def test_an_interrupted_demo_leaves_nothing_in_the_users_database(
     demo = start(folder, FAULTLINE_DATABASE_URL=empty_database)
     assert demo.stdout is not None
     said = []
-    for line in demo.stdout:  # until its end, if it comes to one
+    too_long = threading.Timer(3 * DEADLINE_SECONDS, demo.kill)
+    too_long.start()
+    for line in demo.stdout:
         said.append(line)
         if moment in line:
             break
     else:
         pytest.fail(f"it ended: {demo.communicate(timeout=120)[1]}, after {said}")
+    too_long.cancel()
     assert left_behind(empty_database) != []
     demo.send_signal(sign)
     demo.communicate(timeout=120)

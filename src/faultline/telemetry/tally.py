@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     Tasks = Mapping[str, Task[Any, Any]]
     Group = tuple[str, str, Sequence[Attempt]]
+    Found = tuple[str, str, Sequence[Attempt], list[float]]  # and for how long each was due
 
 MAX_PAIRS: Final = 200  # of task and queue
 MAX_LABELS: Final = 200  # of every other kind
@@ -190,22 +191,21 @@ class Tally(Observer):
         if len(attempts) == 1:  # which is waited for; of many, their numbers are all that is kept
             self._later(self._count_claimed, attempts, sent, now)
             return
-        found = [(*group, self._waited(group[2], now)) for group in self._groups(attempts)]
+        found = self._found(attempts, now)
         with self._lock:
-            self._count_found(found, now - sent)
+            self._count_found(found, len(attempts), now - sent)
+
+    def _found(self, attempts: Sequence[Attempt], now: float) -> list[Found]:
+        return [(*group, self._waited(group[2], now)) for group in self._groups(attempts)]
 
     def _count_claimed(self, attempts: Sequence[Attempt], sent: float, now: float) -> None:
-        found = [(*group, self._waited(group[2], now)) for group in self._groups(attempts)]
-        self._count_found(found, now - sent)
+        self._count_found(self._found(attempts, now), len(attempts), now - sent)
 
-    def _count_found(
-        self, found: list[tuple[str, str, Sequence[Attempt], list[float]]], seconds: float
-    ) -> None:
+    def _count_found(self, found: list[Found], claimed: int, seconds: float) -> None:
         for task, queue, group, waited in found:
             self._sums.count(metrics.CLAIMED, len(group), *self._pair(task, queue))
             if waited:
                 self._sums.observe(metrics.PICKUP, waited, self._bounded("queue", queue))
-        claimed = sum(len(group) for _, _, group, _ in found)
         self._sums.count(metrics.ACQUIRED, claimed)
         self._sums.observe(metrics.CLAIM, [seconds])
         self._sums.observe(metrics.BATCH, [float(claimed)], "claim")
