@@ -112,6 +112,10 @@ def test_a_payload_over_the_limit_is_refused_alone_and_among_many(stage: Stage) 
     assert written(stage) == {}
     many_small = [{"text": "x" * 400_000}] * 3  # together over it, each within
     assert stage.verbs.enqueue_many("t", ids, many_small).run(stage.conn) == ids
+    with pytest.raises(PayloadTooLarge):  # in a queue that is known
+        stage.verbs.enqueue("t", big, job_id=stage.value("select {schema}.new_id()")).run(
+            stage.conn
+        )
 
 
 def test_the_payload_limit_can_be_raised(stage: Stage) -> None:

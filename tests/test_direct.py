@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -158,6 +160,44 @@ def test_an_enqueue_that_was_interrupted_while_it_prepared_breaks_none_after_it(
     for _ in range(OFTEN):
         app.enqueue("work")
     assert prepared(app) == 2
+
+
+class Interrupted(Exception):
+    """What the handler of a signal raises, as those of time limits do."""
+
+
+def test_an_enqueue_that_a_signal_interrupts_is_cancelled_and_breaks_none_after_it(
+    app: App, stage: Stage
+) -> None:
+    """In the middle of the answer: the server waits for a table that another session holds."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    for number in range(OFTEN):
+        app.enqueue("work", {"number": number})
+    holder = stage.connect(isolation="read committed")
+    holder.execute("lock table faultline.job")
+    waits = "select count(*) from pg_stat_activity where pg_blocking_pids(pid) <> '{}'"
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    main = threading.get_ident()
+
+    def watch() -> None:
+        until(lambda: stage.value(waits) == 1, "the enqueue waits")
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with pytest.raises(Interrupted):
+            app.enqueue("work")
+    finally:
+        watcher.join()
+        signal.signal(signal.SIGUSR1, before)
+    until(lambda: stage.value(waits) == 0, "the server was told that nobody waits any more")
+    holder.rollback()
+    app.enqueue("work")
+    assert len(of_jobs(stage)) == OFTEN + 1
 
 
 def test_as_many_statements_are_prepared_as_there_is_room_for(app: App) -> None:

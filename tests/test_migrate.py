@@ -135,9 +135,9 @@ def test_a_released_migration_that_was_edited_is_refused(database: str) -> None:
 
 def test_a_newer_database_is_not_downgraded(database: str) -> None:
     with connect(database) as conn:
-        conn.execute("insert into faultline.migration values (9, '0009_later', 'x')")
+        conn.execute("insert into faultline.migration values (99, '0099_later', 'x')")
         before = catalogue(conn, "faultline")
-        with pytest.raises(MigrationRefused, match=r"version 9.* upgrade faultline-queue"):
+        with pytest.raises(MigrationRefused, match=r"version 99.* upgrade faultline-queue"):
             migrate(conn, "faultline")
         assert catalogue(conn, "faultline") == before
 
@@ -146,7 +146,7 @@ def test_a_newer_database_is_not_downgraded(database: str) -> None:
     ("forged", "facts"),
     [
         ("return row(0, 0)::record", ["version 0", f"needs {SCHEMA_VERSION}", "faultline migrate"]),
-        ("return row(9, 9)::record", ["has version 9", "from 9 on", "upgrade faultline-queue"]),
+        ("return row(99, 99)::record", ["has version 99", "from 99 on", "upgrade faultline-queue"]),
     ],
     ids=["client too new", "client too old"],
 )
@@ -168,7 +168,7 @@ def test_a_newer_installation_that_still_knows_this_client_is_accepted(database:
     signature = "faultline.schema_version(out version integer, out oldest_client integer)"
     with connect(database) as conn:
         conn.execute(
-            f"create or replace function {signature} language sql stable return row(9, 1)::record"
+            f"create or replace function {signature} language sql stable return row(99, 1)::record"
         )
     open_client(database).close()
 

@@ -69,6 +69,7 @@ STEPS = {
     "id_time",
     "insist_on_read_committed",
     "invalid",
+    "is_recent",
     "is_kept",
     "judge",
     "lane_of",

@@ -30,7 +30,8 @@ from faultline.protocol import Protocol
 from faultline.task import Task
 
 CALL = 10_000  # jobs in one call of the bulk API
-SINGLES = 1_000  # in a block
+SINGLES = 250  # in a block: short ones in many turns, so that a moment's noise meets all kinds
+TURNS = 8  # of them in a round
 IDLE = 50
 NOT_SLOWER = 0.95  # equal, as far as blocks of one second can tell
 
@@ -127,7 +128,7 @@ def singles(arena: Arena, task: Task[[], Any], plan: Plan, say: Say) -> dict[str
         }
         alternated(1, kinds, lambda _: None)  # the first round warms up
         arena.settle()
-        return alternated(2 * plan.rounds, kinds, say, "enqueues/s")
+        return alternated(TURNS * plan.rounds, kinds, say, "enqueues/s")
 
 
 def bare(conn: Connection[Any], count: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Generic, TypeVar
@@ -49,16 +49,20 @@ class Call(Generic[T]):
 
     def run(self, conn: Connection[Any]) -> T:
         """Execute on this connection, in whatever transaction it is in."""
-        with _Translated(self.schema, self.verb, conn):
+        try:  # and no context manager, which costs a single enqueue more
             rows = conn.ask(self.statement, self.parameters) if isinstance(conn, Direct) else None
             if rows is None:
                 with conn.cursor(row_factory=tuple_row, binary=self.binary) as cursor:
                     rows = cursor.execute(self.statement, self.parameters).fetchall()
             return self.read(rows)
+        except (psycopg.Error, UnicodeEncodeError) as error:
+            if (ours := _ours(error, self.schema, self.verb, conn)) is None:
+                raise
+            raise ours from error
 
     async def arun(self, conn: AsyncConnection[Any]) -> T:
         """As `run`, for asyncio."""
-        with _Translated(self.schema, self.verb, conn):
+        try:
             rows = None
             if isinstance(conn, AsyncDirect):
                 rows = await conn.ask(self.statement, self.parameters)
@@ -67,6 +71,10 @@ class Call(Generic[T]):
                     await cursor.execute(self.statement, self.parameters)
                     rows = await cursor.fetchall()
             return self.read(rows)
+        except (psycopg.Error, UnicodeEncodeError) as error:
+            if (ours := _ours(error, self.schema, self.verb, conn)) is None:
+                raise
+            raise ours from error
 
 
 def together(calls: Sequence[Call[Any]]) -> Call[list[Any]]:
@@ -87,38 +95,27 @@ def joined(calls: Sequence[Call[Any]]) -> tuple[str, tuple[Any, ...]]:
     return statement, tuple([value for call in calls for value in call.parameters])
 
 
+@contextmanager
 def translated_errors(
     schema: str, verb: str = "", conn: Connection[Any] | AsyncConnection[Any] | None = None
-) -> AbstractContextManager[None]:
+) -> Iterator[None]:
     """The database's errors as ours where they are ours; everybody else's pass through."""
-    return _Translated(schema, verb, conn)
+    try:
+        yield
+    except (psycopg.Error, UnicodeEncodeError) as error:
+        if (ours := _ours(error, schema, verb, conn)) is None:
+            raise
+        raise ours from error
 
 
-class _Translated:
-    """Around every call, also each single enqueue: so no generator, which is dearer."""
-
-    __slots__ = ("_conn", "_schema", "_verb")
-
-    def __init__(self, schema: str, verb: str, conn: Any) -> None:
-        self._schema = schema
-        self._verb = verb
-        self._conn = conn
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, psycopg.Error):
-            code = error.sqlstate or ("22000" if isinstance(error, psycopg.DataError) else None)
-            message, detail = error.diag.message_primary, error.diag.message_detail
-            ours = translated(
-                *(code, message or _first_line(error), detail, self._schema, self._verb),
-                lambda: _role_of(self._conn),
-            )
-            if ours is not None:
-                raise ours from error
-        elif isinstance(error, UnicodeEncodeError):
-            raise InvalidArgument(f"an argument is not Unicode text ({error})") from error
+def _ours(error: Exception, schema: str, verb: str, conn: Any) -> FaultlineError | None:
+    if not isinstance(error, psycopg.Error):
+        return InvalidArgument(f"an argument is not Unicode text ({error})")
+    code = error.sqlstate or ("22000" if isinstance(error, psycopg.DataError) else None)
+    message, detail = error.diag.message_primary, error.diag.message_detail
+    return translated(
+        *(code, message or _first_line(error), detail, schema, verb), lambda: _role_of(conn)
+    )
 
 
 def translated(

@@ -249,21 +249,35 @@ class Groups(dict[str, _Group]):
 class Route:
     """A task and options that are `checked`: all that its single jobs have in common."""
 
-    __slots__ = ("_named", "_options", "connection", "counts", "task")
+    __slots__ = ("_made", "_options", "connection", "counts", "task")
 
     def __init__(self, task: str, options: Mapping[str, Any]) -> None:
         self.task = task
         self.connection = options.get("connection")
         self.counts = {queue_of(options): 1}
         self._options = options
-        self._named = verb_options(options)
+        self._made: Callable[..., Call[Any]] | None = None
 
     def calls(self, payload: Any, carried: Mapping[str, Any]) -> Callable[..., list[Call[Any]]]:
         """The call for a job with these headers beside its own."""
-        task, named = self.task, self._named
-        if carried:
-            named = verb_options(carrying(self._options, carried))
-        return lambda sender: [sender.verbs.enqueue(task, payload, job_id=sender.ids(), **named)]
+
+        def calls(sender: Producer) -> list[Call[Any]]:
+            # On own connections it is only sent; a driver of the caller's may want it as it is.
+            job_id = sender.ids.text() if self.connection is None else sender.ids()
+            return [self._call(sender, carried)(payload, job_id)]
+
+        return calls
+
+    def _call(self, sender: Producer, carried: Mapping[str, Any]) -> Callable[..., Call[Any]]:
+        if not carried and self._made is not None:
+            return self._made
+        from faultline.protocol import enqueues
+
+        named = verb_options(carrying(self._options, carried))
+        made = enqueues(sender.verbs.schema, self.task, named)
+        if not carried:  # which differs from job to job
+            self._made = made
+        return made
 
 
 def send_one(producer: Producer, route: Route, payload: Any) -> Any:

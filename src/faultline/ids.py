@@ -35,9 +35,16 @@ class Ids:
 
     def __call__(self) -> UUID:
         """The next id."""
-        step = max(self._last_step + 1, _step(time.monotonic_ns() + self._offset_ns))
+        return UUID(self.text())
+
+    def text(self) -> str:
+        """The next id as its 32 digits: for who only sends it, a third of what a UUID costs."""
+        step = self._last_step + 1
+        if step < (now := (time.monotonic_ns() + self._offset_ns) * _STEPS_PER_MS // _NS_PER_MS):
+            step = now
         self._last_step = step
-        return UUID(bytes=_block(step, int.from_bytes(os.urandom(8))))
+        chance = 0b10 << 62 | int.from_bytes(os.urandom(8)) >> 2
+        return f"{step // _STEPS_PER_MS:012x}7{step % _STEPS_PER_MS:03x}{chance:016x}"
 
     def many(self, count: int) -> list[UUID]:
         """The next so many."""

@@ -124,8 +124,6 @@ class Producer:
 
     def run(self, call: Runnable[T]) -> T:
         """Run the call and commit it."""
-        import psycopg
-
         pause = _FIRST_PAUSE_SECONDS
         answered = True
         for retries_left in range(MAX_RETRIES, -1, -1):
@@ -136,7 +134,7 @@ class Producer:
                     return self._timed(call, conn)
                 finally:
                     pool.putconn(conn)
-            except psycopg.Error as error:
+            except Exception as error:
                 self._explain_timeout(error)
                 if not _may_be_sent_again(error):
                     raise

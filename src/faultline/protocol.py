@@ -54,6 +54,23 @@ T = TypeVar("T")
 Attempts = Sequence[tuple[UUID, int]]  # (job_id, token) of each attempt a verb is about
 
 
+def enqueues(
+    schema: str, task: str, options: Mapping[str, Any]
+) -> Callable[[Any, UUID | str | None], Call[UUID]]:
+    """Calls of `enqueue`, by payload and id: what they have in common is made once."""
+    named = named_options(options, without={"id", "idempotency_keys"})
+    given = {name: value for name, value in named.items() if value is not None}
+    text = statement(schema, "enqueue", 2, ("text", "jsonb"), ("id", *given), is_value=True)
+    last = tuple(given.values())
+
+    def call(payload: Any, job_id: UUID | str | None) -> Call[UUID]:
+        empty = payload is None or (type(payload) is dict and not payload)
+        content = "{}" if empty else to_json(payload, "payload")
+        return Call(schema, "enqueue", text, (task, content, job_id, *last), one)
+
+    return call
+
+
 class Protocol:
     """The verbs of one installation, that is, of one schema."""
 
@@ -66,10 +83,7 @@ class Protocol:
         self, task: str, payload: Any = None, *, job_id: UUID | None = None, **options: Any
     ) -> Call[UUID]:
         """Accept one job; `options` are the named arguments of the SQL function."""
-        text = to_json({} if payload is None else payload, "payload")
-        named = {"id": job_id, **named_options(options, without={"id", "idempotency_keys"})}
-        given, casts = (task, text), ("text", "jsonb")
-        return self._call("enqueue", given, one, named, casts=casts, is_value=True)
+        return enqueues(self.schema, task, options)(payload, job_id)
 
     def enqueue_many(
         self, task: str, ids: Sequence[UUID] | UuidColumn, payloads: Sequence[Any], **options: Any

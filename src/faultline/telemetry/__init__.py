@@ -68,8 +68,10 @@ class Telemetry(Observer):
         return self.tracing.headers()
 
     def called(self, verb: str, seconds: float, *, failed: bool) -> None:
-        with careful:
+        try:
             self.tally.called(verb, seconds, failed=failed)
+        except Exception as error:
+            careful.failed(error)
 
     def clock(self, database_seconds: float) -> None:
         with careful:
@@ -175,8 +177,10 @@ class _Enqueueing:
     ) -> None:
         self._span.__exit__(kind, error, trace)
         if error is None:
-            with careful:
+            try:
                 self._tally.enqueued(self._task, self._counts)
+            except Exception as mistake:
+                careful.failed(mistake)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MAX_PAIRS: Final = 200  # of task and queue
 MAX_LABELS: Final = 200  # of every other kind
-MAX_UNCOUNTED: Final = 16  # calls, enqueues and claims that wait to be counted together
+MAX_UNCOUNTED: Final = 50  # calls, enqueues and claims that wait to be counted together
 DUE_HEADER: Final = "faultline-due"  # seconds since 1970; set by enqueue, on jobs with a delay
 _TOKEN_BITS: Final = (1 << 40) - 1  # below them a token has its epoch: see token_floor
 
@@ -74,7 +74,7 @@ class Tally(Observer):
         """Begin anew; after a fork the counts are the parent's, and the lock nobody's."""
         self._lock = threading.Lock()
         self._sums = Sums()
-        self._uncounted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._uncounted: deque[tuple[Callable[..., None], str, Any]] = deque()
         self._queues: dict[int, str] = {}  # by lane
         self._labels: dict[str, set[Any]] = {}
         self._workers: dict[str, Callable[[], Mapping[str, Any]]] = {}
@@ -144,33 +144,45 @@ class Tally(Observer):
         self._later(self._count_enqueued, task, counts)
 
     def called(self, verb: str, seconds: float, *, failed: bool) -> None:
-        self._later(self._count_called, verb or "read", seconds, failed)
+        self._later(self._count_called, verb or "read", (seconds, failed))
 
-    def _later(self, count: Callable[..., None], *what: Any) -> None:
+    def _later(self, count: Callable[..., None], name: str, what: Any) -> None:
         """Count it together with others: who waits for an answer is not kept with arithmetic."""
-        self._uncounted.append((count, what))
+        self._uncounted.append((count, name, what))
         if len(self._uncounted) >= MAX_UNCOUNTED:
             with self._lock:
                 self._count_all()
 
     def _count_all(self) -> None:
-        """All that waits to be counted; with the lock."""
+        """All that waits to be counted, those of a kind and name at once; with the lock."""
+        alike: dict[tuple[Callable[..., None], str], list[Any]] = {}
         for _ in range(len(self._uncounted)):
-            count, what = self._uncounted.popleft()
-            with careful:  # what is wrong with one is not the others' fault
-                count(*what)
+            count, name, what = self._uncounted.popleft()
+            alike.setdefault((count, name), []).append(what)
+        for (count, name), many in alike.items():
+            try:
+                count(name, many)  # all of them, or none
+            except Exception:
+                for what in many:
+                    with careful:  # what is wrong with one is not the others' fault
+                        count(name, [what])
 
-    def _count_enqueued(self, task: str, counts: Mapping[str, int]) -> None:
+    def _count_enqueued(self, task: str, many: list[Mapping[str, int]]) -> None:
         name = task if not self._tasks or task in self._tasks else UNKNOWN
-        for queue, count in counts.items():
-            self._sums.count(metrics.ENQUEUED, count, *self._pair(name, queue))
-        if counts:
-            self._sums.observe(metrics.BATCH, [float(sum(counts.values()))], "enqueue")
+        queues: dict[str, int] = {}
+        for counts in many:
+            for queue, jobs in counts.items():
+                queues[queue] = queues.get(queue, 0) + jobs
+        batches = [float(sum(counts.values())) for counts in many if counts]
+        if batches:
+            self._sums.observe(metrics.BATCH, batches, "enqueue")
+        for queue, jobs in queues.items():
+            self._sums.count(metrics.ENQUEUED, jobs, *self._pair(name, queue))
 
-    def _count_called(self, verb: str, seconds: float, failed: bool) -> None:
-        verb = self._bounded("verb", verb)
-        self._sums.observe(metrics.DATABASE, [seconds], verb)
-        self._sums.count(metrics.DATABASE_ERRORS, failed, verb)
+    def _count_called(self, verb: str, many: list[tuple[float, bool]]) -> None:
+        verb, failures = self._bounded("verb", verb), sum([failed for _, failed in many])
+        self._sums.observe(metrics.DATABASE, [seconds for seconds, _ in many], verb)
+        self._sums.count(metrics.DATABASE_ERRORS, failures, verb)
 
     def requested(self, route: str, method: str, status: int, seconds: float) -> None:
         """An HTTP request was answered."""
@@ -189,7 +201,7 @@ class Tally(Observer):
     def claimed(self, attempts: Sequence[Attempt], sent: float) -> None:
         now = time.monotonic()
         if len(attempts) == 1:  # which is waited for; of many, their numbers are all that is kept
-            self._later(self._count_claimed, attempts, sent, now)
+            self._later(self._count_claimed, "", (attempts, sent, now))
             return
         found = self._found(attempts, now)
         with self._lock:
@@ -198,8 +210,10 @@ class Tally(Observer):
     def _found(self, attempts: Sequence[Attempt], now: float) -> list[Found]:
         return [(*group, self._waited(group[2], now)) for group in self._groups(attempts)]
 
-    def _count_claimed(self, attempts: Sequence[Attempt], sent: float, now: float) -> None:
-        self._count_found(self._found(attempts, now), len(attempts), now - sent)
+    def _count_claimed(self, _: str, many: list[tuple[Sequence[Attempt], float, float]]) -> None:
+        for attempts, sent, now in many:
+            with careful:
+                self._count_found(self._found(attempts, now), len(attempts), now - sent)
 
     def _count_found(self, found: list[Found], claimed: int, seconds: float) -> None:
         for task, queue, group, waited in found:

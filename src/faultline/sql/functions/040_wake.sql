@@ -27,23 +27,23 @@ end $$;
 -- that is not committed yet is nobody's to rely on. Under SERIALIZABLE announcements are neither
 -- read nor written: two enqueues would each see that the other's is missing, and one be aborted.
 -- One of far ahead is from before the clock was set back, and counts for nothing.
-create or replace function {schema}.announce(queue text, alone boolean) returns void
+--
+-- Ensures  it says whether somebody was told.
+create or replace function {schema}.announce(queue text, alone boolean) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_column
 declare
     v_now timestamptz := clock_timestamp();
-    v_quiet boolean;  -- NULL: not asked
+    v_quiet boolean := case when current_setting('transaction_isolation') = 'read committed' then
+                           exists (select from announcement
+                                    where queue = announce.queue and quiet_until > v_now
+                                      and quiet_until < v_now + interval '1 minute') end;
     v_sleepers integer;
 begin
-    if current_setting('transaction_isolation') = 'read committed' then
-        v_quiet := exists (select from announcement
-                            where queue = announce.queue and quiet_until > v_now
-                              and quiet_until < v_now + interval '1 minute');
-    end if;
     if v_quiet and announce.alone
        and v_now < transaction_timestamp() + interval '20 milliseconds' then
-        return;
+        return false;
     end if;
     select count(*) into v_sleepers
       from sleeper where queue = announce.queue and until > v_now;
@@ -55,6 +55,7 @@ begin
         values (announce.queue, v_now + least(v_sleepers, 50) * interval '1 millisecond')
             on conflict do nothing;
     end if;
+    return v_sleepers > 0;
 end $$;
 
 -- sleep: record that the worker is about to wait on these queues, for at most so many seconds.

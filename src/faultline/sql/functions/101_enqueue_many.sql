@@ -45,8 +45,8 @@ begin
                           enqueue_many.backoff_seconds, enqueue_many.backoff_cap_seconds);
     if pg_column_size(enqueue_many.payloads) + coalesce(pg_column_size(enqueue_many.headers), 0)
            > (select payload_limit_bytes from setting where one) then
-        perform check_payload(p, enqueue_many.headers, setting.payload_limit_bytes)
-           from setting, jsonb_array_elements(enqueue_many.payloads) p;
+        perform check_payload(p, enqueue_many.headers)
+           from jsonb_array_elements(enqueue_many.payloads) p;
     end if;
     v_lane := lane_of(enqueue_many.queue, enqueue_many.priority);
     if exists (select from unnest(v_ids) i
