@@ -60,12 +60,19 @@ class Call(Generic[T]):
                 raise
             raise ours from error
 
-    async def arun(self, conn: AsyncConnection[Any]) -> T:
+    def ready(self, conn: AsyncConnection[Any]) -> Callable[[], None] | None:
+        """What sends it, where that can be had; its answer is then for `arun` to await."""
+        if not isinstance(conn, AsyncDirect):
+            return None
+        return conn.ready(self.statement, self.parameters)
+
+    async def arun(self, conn: AsyncConnection[Any], *, is_sent: bool = False) -> T:
         """As `run`, for asyncio."""
         try:
             rows = None
             if isinstance(conn, AsyncDirect):
-                rows = await conn.ask(self.statement, self.parameters)
+                asked = conn.answer() if is_sent else conn.ask(self.statement, self.parameters)
+                rows = await asked
             if rows is None:
                 async with conn.cursor(row_factory=tuple_row, binary=self.binary) as cursor:
                     await cursor.execute(self.statement, self.parameters)

@@ -9,8 +9,9 @@ cursor: nothing can be asked here that could not be asked there.
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -138,6 +139,19 @@ class AsyncDirect(AsyncConnection[Any]):
                 statements.keep(statement, name)
             self.pgconn.send_query_prepared(name, values)
             return statements.read(await self.wait(generators.execute(self.pgconn)))
+
+    def ready(self, statement: str, parameters: tuple[Any, ...]) -> Callable[[], None] | None:
+        """What sends it when it is called; then nothing but `answer` may be done with this
+        connection. None: it is not prepared, or cannot be; ask for it."""
+        name, values = self._statements.name(statement), plain_values(parameters)
+        if name is None or values is None:
+            return None
+        return partial(self.pgconn.send_query_prepared, name, values)
+
+    async def answer(self) -> Rows:
+        """The rows that what was sent has brought."""
+        async with self.lock:
+            return self._statements.read(await self.wait(generators.execute(self.pgconn)))
 
 
 def checked(connection: Any, results: list[PGresult]) -> list[PGresult]:

@@ -84,8 +84,10 @@ class Telemetry(Observer):
             self.tracing.lanes(lanes)
 
     def claimed(self, attempts: Sequence[Attempt], sent: float) -> None:
-        with careful:
+        try:
             self.tally.claimed(attempts, sent)
+        except Exception as error:
+            careful.failed(error)
         with careful:
             self.tracing.claimed(attempts, sent)
 

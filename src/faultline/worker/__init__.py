@@ -13,7 +13,7 @@
     settler      writes endings, in groups, each once
     attempt      one job in hand, and its deadline by the worker's own clock
     keeper       a thread of its own: renews leases, tells handlers to stop
-    ears         hears of new work on the pump's own connection
+    ears         hears of new work on the pump's own connection; prompt: the claim that a word sends
     reconciler   takes over what expired, promotes what is due; compacts, now and then
     retention    beside the reconciler: forgets what ended long ago
     session      a connection whose every call is bounded in time; outage: what to do without one;

@@ -12,6 +12,7 @@ reconciler listens, at a URL of its own.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -26,6 +27,7 @@ from faultline.worker.limit import Limit
 from faultline.worker.session import Deadline, Session
 
 CALL_SECONDS = 10.0
+QUIET_SECONDS = 0.05
 
 
 class Ears:
@@ -94,6 +96,33 @@ class Ears:
         pass_on(payload, self._on_work, self._on_cancel)
 
 
+class SecondLook:
+    """Where many sleep, an announcement does for all that comes within 50 ms (see announce, in
+    SQL): so each looks again, at no particular moment, and of many somebody soon; and once more
+    after that, since the others may all be dead."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+        self._is_to_come = False
+        self._was_told_since = False
+
+    def after_a_word(self) -> None:
+        """Look again; if that is to come already, once more after it."""
+        self._was_told_since = self._is_to_come
+        if self._is_to_come:
+            return
+        self._is_to_come = True
+        loop, spread = asyncio.get_running_loop(), random.uniform(0.0, QUIET_SECONDS)  # noqa: S311
+        loop.call_later(spread, self._look)
+        loop.call_later(QUIET_SECONDS + max(spread, QUIET_SECONDS / 5), self._last)
+
+    def _last(self) -> None:
+        self._is_to_come = False
+        self._look()
+        if self._was_told_since:
+            self.after_a_word()
+
+
 async def listen(conn: AsyncConnection[Any], schema: str, limit: Limit) -> None:
     """Hear what is announced for this installation, on this connection."""
     timer = Deadline(conn, CALL_SECONDS, limit)
@@ -108,7 +137,7 @@ def pass_on(
 ) -> None:
     """The word is the name of a queue that has a job, or that a job is to be cancelled."""
     verb, _, job_id = payload.partition(" ")
-    with suppress(ValueError):  # a queue may be called "cancel me"
-        if verb == "cancel":
+    if verb == "cancel":
+        with suppress(ValueError):  # a queue may be called "cancel me"
             on_cancel(UUID(job_id))
     on_work(payload)

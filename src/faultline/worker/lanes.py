@@ -13,10 +13,11 @@ import time
 from collections.abc import Sequence
 from itertools import groupby
 
+from faultline.errors import DatabaseUnavailable
 from faultline.jobs import Lane, Lease
 from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
-from faultline.worker.session import Session
+from faultline.worker.session import Session, Unavailable
 
 REFRESH_SECONDS = 1.0
 SWEEP_SHARE = 0.03  # of the time, and at most once a second
@@ -39,6 +40,7 @@ class Lanes:
         self._verbs = verbs
         self._session = session
         self._lanes: list[Lane] = []
+        self._known: set[str] = set()  # the queues that have one
         self._cursors: dict[int, int] = {}
         self._refreshed_at: float | None = None
         self._turn = 0
@@ -55,15 +57,21 @@ class Lanes:
         """Claim from zero."""
         self._sweep_at = 0.0
 
+    @property
+    def are_fresh(self) -> bool:
+        """Whether they have been read and nobody has said that there may be others."""
+        return self._refreshed_at is not None
+
     def has(self, queue: str) -> bool:
         """Whether a lane of this queue is known."""
-        return any(lane.queue == queue for lane in self._lanes)
+        return queue in self._known
 
     async def refresh(self) -> None:
         """Read the lanes again, about once a second."""
         now = time.monotonic()
         if self._refreshed_at is None or now - self._refreshed_at >= REFRESH_SECONDS:
             self._lanes = await self._session.run(self._verbs.lanes(self._queues), CALL_SECONDS)
+            self._known = {lane.queue for lane in self._lanes}
             self._refreshed_at = now
             self._observer.lanes(self._lanes)
 
@@ -100,3 +108,13 @@ class Lanes:
 def _rotated(lanes: list[Lane], turn: int) -> list[Lane]:
     start = turn % len(lanes)
     return lanes[start:] + lanes[:start]
+
+
+async def begun(session: Session, verbs: Protocol, worker: str, queues: list[str]) -> list[Lane]:
+    """Connect and ask what a worker asks first: what is wrong is said now. Claims nothing."""
+    try:
+        await session.connection()
+        await session.run(verbs.claim(worker, []), CALL_SECONDS)
+        return await session.run(verbs.lanes(queues), CALL_SECONDS)
+    except (Unavailable, TimeoutError) as error:
+        raise DatabaseUnavailable(str(error) or "the database did not answer") from error

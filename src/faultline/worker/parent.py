@@ -24,8 +24,8 @@ from faultline.worker.alone import apart
 from faultline.worker.announcer import Announcer
 from faultline.worker.child import Child, Spec
 from faultline.worker.endings import reclaimed_events
+from faultline.worker.lanes import begun
 from faultline.worker.limit import Limit
-from faultline.worker.pump import begun
 from faultline.worker.session import Session, Unavailable
 
 SETTLED_SECONDS = 10.0  # a child that lived so long did not die of its start

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,17 +19,18 @@ from uuid import UUID
 
 import psycopg
 
-from faultline.errors import DatabaseUnavailable, FaultlineError
+from faultline.errors import FaultlineError
 from faultline.events import Emit
-from faultline.jobs import Lane, Lease, Stale
+from faultline.jobs import Lease, Stale
 from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
 from faultline.worker.beside import Beside
-from faultline.worker.ears import Ears
+from faultline.worker.ears import Ears, SecondLook
 from faultline.worker.endings import Completed, keys, results
-from faultline.worker.lanes import Lanes
+from faultline.worker.lanes import Lanes, begun
 from faultline.worker.limit import Limit
 from faultline.worker.outage import Outage
+from faultline.worker.prompt import Prompt
 from faultline.worker.session import Locked, Session, Unavailable
 from faultline.worker.settler import Settler, is_unknown, seconds_for
 
@@ -39,10 +39,6 @@ FEW_LANES = 20  # for one job each is looked at by itself: of more, claim reads 
 CALL_SECONDS = 5.0
 LINGER_SECONDS = 0.005
 SLEEP_SECONDS = 60.0  # how long one `sleep` asks for notifications
-# Where many sleep, an announcement does for all that comes within 50 ms (see announce, in SQL): so
-# each looks again, at no particular moment, and of many somebody soon; and once more after that,
-# since the others may all be dead.
-QUIET_SECONDS = 0.05
 # A lost claim may commit after we have looked for it, when its COMMIT waits for a standby.
 LOOK_AGAIN_SECONDS = (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0)
 
@@ -93,13 +89,14 @@ class Pump:
         self._flows = False  # the last claim got as much as it asked for
         self._rests = False  # the last claim got nothing
         self._is_announced = False  # a queue whose lanes are known has a job, unless that is gone
+        self._prompt = Prompt(session)
         self._asleep_until = 0.0
-        self._looks_again = False  # a second look is to come
-        self._was_announced_since = False  # since that was decided
+        self._second_look = SecondLook(self._poll)
         self._look_for_lost: list[float] = []  # moments
 
     def wake(self) -> None:
         """Something has ended, or the worker is to drain."""
+        self._prompt.forget()
         self._signal.set()
         if self._claiming:
             self._share()
@@ -113,16 +110,16 @@ class Pump:
     def work_announced(self, queue: str | None) -> None:
         """A queue has a job; None: some queue may have one."""
         if queue is None or queue in self._queues:
+            self._is_announced = queue is not None and self._lanes.has(queue)
+            if self._is_announced and self._prompt.send():
+                self._claiming += 1
             self._hungry = True
             self._lanes.sweep_soon()
-            self._is_announced = queue is not None and self._lanes.has(queue)
             if not self._is_announced:
                 self._lanes.refresh_soon()
             self._signal.set()
-            if self._looks_again:
-                self._was_announced_since = True
-            elif queue is not None:
-                self._look_later()
+            if queue is not None:
+                self._second_look.after_a_word()
 
     @property
     def listening(self) -> bool:
@@ -164,8 +161,8 @@ class Pump:
         return True
 
     def _has_more(self) -> bool:
-        """Whether something is to be written, or being written."""
-        return bool(self._settler) or self._is_busy_beside
+        """Whether something is to be written or heard, or being written."""
+        return bool(self._settler) or self._is_busy_beside or self._prompt.is_sent
 
     @property
     def _is_busy_beside(self) -> bool:
@@ -177,6 +174,9 @@ class Pump:
 
     async def settle_and_claim(self) -> None:
         """One step. Raises Unavailable; what was to be written is then kept for the next."""
+        if self._prompt.is_sent:
+            await self._hear()
+            return  # what was claimed begins before anything else is sent
         await self._settler.resolve()
         await self._release_lost()
         if self._wants_some():
@@ -234,6 +234,30 @@ class Pump:
             self._lanes.refresh_soon()
             self._hungry = True
 
+    def _prepare(self) -> None:
+        """What to send at the next word, for who found nothing the last time: one job, which is had
+        sooner if nothing else is asked for. With room for just one, that would have to be said."""
+        if self._rests and self._room() > 1 and self._lanes.are_fresh and not self._look_for_lost:
+            lanes, _ = self._lanes.for_claim(may_sweep=False)
+            if len(lanes) <= FEW_LANES:
+                self._prompt.prepare(self._verbs.claim_one(self._worker, lanes, by_itself=True))
+
+    async def _hear(self) -> None:
+        """What came of the claim that was sent at a word."""
+        claim, self._is_announced = self._prompt.taken(), False
+        try:
+            leases = await self._session.answer(claim)
+        except Exception as error:
+            self._unanswered([], error, claim.sent)
+            raise
+        finally:
+            self._claiming -= 1
+        await self._take(self._session, leases, claim.sent)
+        await asyncio.sleep(0)  # it begins
+        self._rests = not leases
+        self._lanes.refresh_soon()  # there may be more, or it is in a lane that is new
+        self._hungry = True
+
     def _share(self) -> None:
         """A claim is under way: another connection makes the next one, if that is a fat one."""
         enough = self._settler.done >= MAX_CLAIM // 2 or self._wants_some()
@@ -286,8 +310,8 @@ class Pump:
         self._share()
         try:
             if room == 1 and not completions:
-                call = self._verbs.claim_one(self._worker, lanes, cursors=cursors, by_itself=True)
-                return [], await session.run(call, CALL_SECONDS)
+                one = self._verbs.claim_one(self._worker, lanes, cursors=cursors, by_itself=True)
+                return [], await session.run(one, CALL_SECONDS)
             if not completions:
                 call = self._verbs.claim(self._worker, lanes, max_jobs=room, cursors=cursors)
                 return [], await session.run(call, CALL_SECONDS)
@@ -313,17 +337,14 @@ class Pump:
 
     async def _take(self, session: Session, leases: list[Lease], sent: float) -> None:
         """These were claimed by a call that was sent at this moment."""
-        if leases:
-            await self._set_apart(session, leases)
-            self._start(leases, sent)
-
-    async def _set_apart(self, session: Session, leases: list[Lease]) -> None:
-        """What will run alone no longer shares this worker's fate, from before anything begins."""
         suspects = [(lease.job_id, lease.token) for lease in leases if lease.last_chance]
         if suspects and self._apart is not None:
+            # What will run alone shares this worker's fate no longer, from before anything begins.
             call = self._verbs.adopt(self._apart, suspects, started=False)
             with suppress(Unavailable, FaultlineError, psycopg.Error):  # its process will find out
                 await session.run(call, CALL_SECONDS)
+        if leases:
+            self._start(leases, sent)
 
     async def _sleep_or_not(self, full: bool, swept: bool) -> None:
         """Ask to be notified when there is no more work; not while there is: it costs enqueuers."""
@@ -364,37 +385,16 @@ class Pump:
         if self._listens:
             await self._ears.listen()
         timer = asyncio.get_running_loop().call_later(seconds, self._poll)
+        self._prepare()
         self._ears.watch()
         try:
             await self._signal.wait()
         finally:
+            self._prompt.forget()
             self._ears.rest()
             timer.cancel()
         self._signal.clear()
 
-    def _look_later(self) -> None:
-        self._looks_again = True
-        self._was_announced_since = False
-        loop, spread = asyncio.get_running_loop(), random.uniform(0.0, QUIET_SECONDS)  # noqa: S311
-        loop.call_later(spread, self._poll)
-        loop.call_later(QUIET_SECONDS + max(spread, QUIET_SECONDS / 5), self._look_again)
-
-    def _look_again(self) -> None:
-        self._looks_again = False
-        self._poll()
-        if self._was_announced_since:
-            self._look_later()
-
     def _poll(self) -> None:
         self._hungry = True
         self._signal.set()
-
-
-async def begun(session: Session, verbs: Protocol, worker: str, queues: list[str]) -> list[Lane]:
-    """Connect and ask what a worker asks first: what is wrong is said now. Claims nothing."""
-    try:
-        await session.connection()
-        await session.run(verbs.claim(worker, []), CALL_SECONDS)
-        return await session.run(verbs.lanes(queues), CALL_SECONDS)
-    except (Unavailable, TimeoutError) as error:
-        raise DatabaseUnavailable(str(error) or "the database did not answer") from error

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import select
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, errors
@@ -47,6 +49,18 @@ class Locked(Unavailable):
     """Somebody holds what it needs, and it has not waited for long; nothing was changed."""
 
 
+@dataclass(slots=True)
+class Sendable(Generic[T]):
+    """A call that is ready to be sent, or was."""
+
+    call: Call[T]
+    conn: AsyncConnection[Any]
+    send: Callable[[], None]
+    seconds: float
+    sent: float = 0.0
+    timer: Deadline | None = None
+
+
 class Session:
     """One connection, used by one task at a time."""
 
@@ -59,6 +73,7 @@ class Session:
         self.limit = limit or Limit()  # by when nothing more is waited for
         self._conn: AsyncConnection[Any] | None = None
         self._under_way: Deadline | None = None
+        self._sent: Sendable[Any] | None = None
         hosts = str(readable_url(url).get("host") or "").split(",")
         self._connect_seconds = CONNECT_SECONDS * len(hosts) + 5.0  # each has its connect_timeout
 
@@ -107,9 +122,48 @@ class Session:
         except (DatabaseUnavailable, TimeoutError, psycopg.Error) as error:
             raise Unavailable(error, unknown=False) from error
         self._under_way = timer = Deadline(conn, seconds, self.limit)
-        sent, failed = time.monotonic(), True
+        return await self._answered(call, conn, timer, time.monotonic())
+
+    def ready(self, call: Call[T], seconds: float) -> Sendable[T] | None:
+        """The call, to be sent at a moment's notice; None: run it."""
+        conn = self._conn
+        if conn is None or conn.closed or (send := call.ready(conn)) is None:
+            return None
+        return Sendable(call, conn, send, seconds)
+
+    def send(self, ready: Sendable[Any]) -> bool:
+        """Now, and not only when some task has its turn: then the next thing that is done here is
+        to await the `answer`. False: run it."""
+        if ready.conn is not self._conn or self._under_way is not None:
+            return False
+        ready.sent = time.monotonic()
         try:
-            answer = await call.arun(conn)
+            ready.send()
+        except psycopg.Error:  # whoever runs it finds out why
+            return False
+        self._under_way = ready.timer = Deadline(ready.conn, ready.seconds, self.limit)
+        self._sent = ready
+        return True
+
+    async def answer(self, ready: Sendable[T]) -> T:
+        """As `run`, of what was sent."""
+        assert self._sent is ready
+        assert ready.timer is not None
+        self._sent = None
+        return await self._answered(ready.call, ready.conn, ready.timer, ready.sent, is_sent=True)
+
+    async def _answered(
+        self,
+        call: Call[T],
+        conn: AsyncConnection[Any],
+        timer: Deadline,
+        sent: float,
+        *,
+        is_sent: bool = False,
+    ) -> T:
+        failed = True
+        try:
+            answer = await call.arun(conn, is_sent=is_sent)
             failed = False
             return answer
         except psycopg.Error as error:
