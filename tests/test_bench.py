@@ -23,7 +23,7 @@ from bench.peers.__main__ import measure
 from bench.peers.bars import GRAPHILE, OURS, PROCRASTINATE, SYNC, rows_of
 from bench.peers.page import document, table
 from bench.peers.peer import PEERS
-from bench.peers.stage import SCRIPTS
+from bench.peers.stage import SCRIPTS, first_between
 from bench.plan import Plan
 from bench.report import markdown, publish, shown
 from bench.rows import Bar, Row, percentile, skipped
@@ -270,6 +270,12 @@ def test_our_own_adapter_plays_its_whole_turn_as_the_peers_do(
     assert page.count("| Faultline, sync handlers |") == 2
     left = server.run("psql", "-Atc", "select rolname from pg_roles where rolname ^@ 'bench'")
     assert left.stdout == ""
+
+
+def test_an_enqueue_was_committed_at_the_first_commit_between_its_call_and_its_return() -> None:
+    commits = [1.0, 2.2, 2.3, 3.9, 5.0]
+    calls = {1: (2.1, 2.25), 2: (2.21, 4.0), 3: (4.0, 4.5), 4: (5.0, 5.5), 5: (6.0, 7.0)}
+    assert first_between(commits, calls) == {1: 2.2, 2: 2.3, 4: 5.0}
 
 
 def measured(name: str, **medians: float) -> dict[str, Any]:

@@ -78,10 +78,23 @@ def grow(stage: Stage, jobs: int = 300, **options: Any) -> None:
 
 
 def hot_session(stage: Stage, planned: str) -> Connection[Any]:
-    """A session that has made its plans with other tables than these, or with these."""
+    """A session that has made its plans with other tables than these, or with these. "When one": of
+    all that was in them, one row is left in each; of one row a key chooses all there is, and then
+    there is no bitmap scan."""
     stage.enqueue()
-    stage.verbs.complete([(x.job_id, x.token) for x in stage.claim("A")]).run(stage.conn)
-    if planned != "when empty":
+    if planned == "when one":
+        grow(stage, 3000)
+        grow(stage, 3000, delay_seconds=3600)
+        stage.execute(
+            "delete from {schema}.scheduled where job_id <> (select max(job_id::text)::uuid"
+            " from {schema}.scheduled)"
+        )
+    while leases := stage.claim("A", 500):
+        stage.verbs.complete([(x.job_id, x.token) for x in leases]).run(stage.conn)
+    if planned == "when one":
+        grow(stage, 2)
+        stage.claim("A")
+    elif planned != "when empty":
         grow(stage)
         grow(stage, delay_seconds=3600)
         if planned == "when grown":
@@ -95,7 +108,7 @@ def hot_session(stage: Stage, planned: str) -> Connection[Any]:
     return conn
 
 
-@pytest.fixture(params=["when empty", "when small", "when grown"])
+@pytest.fixture(params=["when empty", "when one", "when small", "when grown"])
 def warm(stage: Stage, request: pytest.FixtureRequest) -> Connection[Any]:
     return hot_session(stage, request.param)
 
@@ -150,7 +163,7 @@ def test_complete_probes_each_lease_by_its_key_in_the_order_of_the_ids(
     deletion = plans[plans.index("Delete on lease") :]
     assert re.search(
         r"Nested Loop.*Subquery Scan on u.*Sort Key.*Bitmap Heap Scan on lease.*"
-        r"Bitmap Index Scan on a_job_has_at_most_one_lease[^\n]*\n\s+Index Cond: \(job_id = u",
+        r"Bitmap Index Scan on a_job_has_at_most_one_lease[^\n]*\n\s+Index Cond: [^\n]*job_id = u",
         deletion,
         re.DOTALL,
     )

@@ -22,12 +22,11 @@ from typing import Any
 import psycopg
 from rich.console import Console
 
-from bench.arena import OPTIONS
 from bench.blocks import Say
 from bench.peers.bars import rows_of
 from bench.peers.page import document, table
 from bench.peers.peer import PEERS, Peer
-from bench.peers.stage import PER_SECOND, Failed, set_up
+from bench.peers.stage import OPTIONS, PER_SECOND, Failed, set_up
 from bench.plan import Plan
 from bench.report import WIDTH, facts, publish
 from faultline.config import Settings

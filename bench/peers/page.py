@@ -14,6 +14,8 @@ SHOWN = (
     ("two", "drain/s, 2 workers"),
     ("p50_ms", "pickup p50, ms"),
     ("p99_ms", "pickup p99, ms"),
+    ("p50_ms_from_return", "p50 from the return"),
+    ("p50_ms_from_call", "p50 from the call"),
 )
 Row = dict[str, Any]
 

@@ -5,7 +5,9 @@
 A drain is counted from the first line of the first handler, by the worker's clock, to the moment at
 which the harness sees nothing left, which it asks every 20 ms: the same for all, ours included.
 Starting a process is not counted; that a second one comes later is. Pickup is counted from the
-return of the enqueue to the first line of the handler.
+commit of the enqueue, as the server has stamped it, to the first line of the handler: from the
+return of the enqueue a client that is slow to hear of its commit would make its queue look quick.
+Of a queue that does not commit, on Redis, it is counted from the return.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +29,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 
+from bench import arena
 from bench.peers.peer import Peer
 from bench.rows import percentile
 from faultline.drills.workers import end_with_parent
@@ -39,6 +43,11 @@ END_SECONDS = 10.0
 PER_SECOND = 50
 WARM_UP = 50  # enqueued, and picked up, before pickups count
 FIRST = 1_000_000  # number of the first job whose pickup counts
+OPTIONS = {**arena.OPTIONS, "track_commit_timestamp": "on"}  # of the server
+COMMITS = """
+select extract(epoch from at)::float8
+  from generate_series(%s::bigint, %s) x, pg_xact_commit_timestamp(x::text::xid) at
+ where at is not null order by at"""
 
 
 class Failed(Exception):
@@ -54,6 +63,7 @@ class Turn:
     folder: Path
     left: Callable[[], bool]
     at_rest: Callable[[], None]  # the server
+    commits: Callable[[], list[float]]  # since the last call, by time.time
     variables: dict[str, str]
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)  # all that was started
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)  # at work now
@@ -107,20 +117,23 @@ class Turn:
         return jobs / (ended - min(began))
 
     def pickup(self, count: int) -> dict[str, list[float]]:
-        """Seconds from each enqueue's return, and from its call, to its handler; one worker."""
+        """Seconds from each enqueue's commit, call and return to its handler; one worker."""
         begun = self.folder / "begun"
         begun.write_bytes(b"")
         with self.working(1):
             self.script("trickle", 0, WARM_UP, PER_SECOND)
             self.wait(lambda: _lines(begun) >= WARM_UP, "probes are left")
             self.at_rest()
+            self.commits()
             self.script("trickle", FIRST, count, PER_SECOND)
             self.wait(lambda: _lines(begun) >= WARM_UP + count, "probes are left")
         began = {n: at for n, (at,) in _times(begun).items()}
-        noted = _times(self.folder / f"returned.{FIRST}").items()
+        noted = _times(self.folder / f"returned.{FIRST}")
+        committed = first_between(self.commits(), noted)
         return {
-            "": [began[n] - returned for n, (_, returned) in noted],
-            "_from_call": [began[n] - called for n, (called, _) in noted],
+            "": [began[n] - committed.get(n, returned) for n, (_, returned) in noted.items()],
+            "_from_call": [began[n] - called for n, (called, _) in noted.items()],
+            "_from_return": [began[n] - returned for n, (_, returned) in noted.items()],
         }
 
     # ── processes ────────────────────────────────────────────────────────────────────────────────
@@ -182,6 +195,19 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def first_between(
+    moments: Sequence[float], between: Mapping[int, Sequence[float]]
+) -> dict[int, float]:
+    """The first of these moments, in order, from each call to its return: then the enqueue was
+    committed, and nobody else has done anything for a while."""
+    found = {}
+    for n, (called, returned) in between.items():
+        place = bisect_left(moments, called)
+        if place < len(moments) and moments[place] <= returned:
+            found[n] = moments[place]
+    return found
+
+
 def _lines(file: Path) -> int:
     return file.read_bytes().count(b"\n")
 
@@ -210,6 +236,7 @@ def set_up(peer: Peer, cache: Path, server: str) -> Iterator[Turn]:
                 Path(scratch),
                 _left(peer, conn, redis_url),
                 lambda: _rest(conn),
+                Commits(conn),
                 {
                     "BENCH_URL": url,
                     "BENCH_REDIS": redis_url,
@@ -243,6 +270,28 @@ def _left(
 
     client, ask = Redis.from_url(redis_url), peer.left
     return lambda: ask(client)
+
+
+class Commits:
+    """When transactions of this server were committed, since the last time that was asked; none, on
+    a server that does not stamp them."""
+
+    def __init__(self, conn: psycopg.Connection[tuple[object, ...]]) -> None:
+        self._conn = conn
+        self._is_stamped = conn.execute("show track_commit_timestamp").fetchone() == ("on",)
+        self._next = self._now()
+
+    def __call__(self) -> list[float]:
+        first, self._next = self._next, self._now()
+        if not self._is_stamped:
+            return []
+        found = self._conn.execute(COMMITS, (first, self._next - 1)).fetchall()
+        return [float(str(at)) for (at,) in found]
+
+    def _now(self) -> int:
+        row = self._conn.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()
+        assert row is not None
+        return int(str(row[0]))
 
 
 def _rest(conn: psycopg.Connection[tuple[object, ...]]) -> None:

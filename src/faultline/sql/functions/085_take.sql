@@ -17,6 +17,7 @@ begin
          using (select job_id, token from unnest(take.job_ids, take.tokens) u(job_id, token)
                  order by job_id offset 0) u
          where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > take.moment
+           and l.job_id >= u.job_id  -- for the planner, decision 3
         returning l)
     select array_agg(l) into v_taken from taken;
     perform bound_open_hold((select min(l.expires_at) from unnest(v_taken) l));

@@ -31,7 +31,7 @@ begin
               from (select u.job_id, u.token
                       from unnest(renew.job_ids, renew.tokens) u(job_id, token)
                      order by u.job_id offset 0) u
-              join lease l on l.job_id = u.job_id
+              join lease l on l.job_id = u.job_id and l.job_id >= u.job_id
              where l.fencing_token = u.token and l.expires_at > v_now
                for no key update of l skip locked) free;
     perform bound_open_hold((select min(l.expires_at) from lease l where l.job_id = any (v_free)));
@@ -43,6 +43,7 @@ begin
       from (select u.job_id, u.token from unnest(renew.job_ids, renew.tokens) u(job_id, token)
              where u.job_id = any (v_free) order by u.job_id offset 0) u
      where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > v_now
+       and l.job_id >= u.job_id  -- for the planner, decision 3
     returning l.job_id, l.fencing_token, 'renewed', l.expires_at,
               (select c.reason from cancel_request c where c.job_id = l.job_id limit 1),
               null::bigint, null::text, null::double precision;
@@ -55,12 +56,12 @@ begin
            (select c.reason from cancel_request c where c.job_id = l.job_id limit 1),
            null::bigint, null::text, null::double precision
       from unnest(renew.job_ids, renew.tokens) u(job_id, token)
-      join lease l on l.job_id = u.job_id
+      join lease l on l.job_id = u.job_id and l.job_id >= u.job_id
      where l.fencing_token = u.token and l.expires_at > v_now
        and u.job_id <> all (coalesce(v_free, '{}'));
     select array_agg(l.job_id), array_agg(l.fencing_token) into v_kept, v_tokens
       from unnest(renew.job_ids, renew.tokens) u(job_id, token)
-      join lease l on l.job_id = u.job_id
+      join lease l on l.job_id = u.job_id and l.job_id >= u.job_id
      where l.fencing_token = u.token and l.expires_at > v_now;
     -- What the attempt itself has ended meanwhile is lost to renewal, but no stale write.
     return query

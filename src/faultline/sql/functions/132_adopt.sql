@@ -27,6 +27,7 @@ begin
           from (select job_id, token from unnest(adopt.job_ids, adopt.tokens) u(job_id, token)
                  order by job_id offset 0) u
          where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > v_now
+           and l.job_id >= u.job_id  -- for the planner, decision 3
         returning l.job_id, l.fencing_token, l.expires_at)
     select array_agg(job_id), array_agg(fencing_token), min(expires_at)
       into v_held, v_tokens, v_until from held;

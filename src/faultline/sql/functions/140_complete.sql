@@ -36,6 +36,7 @@ begin
                   from unnest(complete.job_ids, complete.tokens) with ordinality u(job_id, token, n)
                  order by job_id offset 0) u
          where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > v_now
+           and l.job_id >= u.job_id  -- for the planner, decision 3
         returning l, u.n)
     select array_agg(l), array_agg(n) into v_taken, v_places from taken;
     v_now := clock_timestamp();  -- it ends now, if it had to wait for a step of its own

@@ -17,12 +17,12 @@ begin
               from (select u.job_id, u.token
                       from unnest(busy.job_ids, busy.tokens) u(job_id, token)
                      order by u.job_id offset 0) u
-              join lease l on l.job_id = u.job_id
+              join lease l on l.job_id = u.job_id and l.job_id >= u.job_id
              where l.fencing_token = u.token
                for update of l skip locked) free;
     return query
     select l.job_id
       from unnest(busy.job_ids, busy.tokens) u(job_id, token)
-      join lease l on l.job_id = u.job_id
+      join lease l on l.job_id = u.job_id and l.job_id >= u.job_id
      where l.fencing_token = u.token and l.job_id <> all (coalesce(v_free, '{}'));
 end $$;
