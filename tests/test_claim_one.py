@@ -196,6 +196,7 @@ class Told:
         await self._session.calm(0.01)
 
     async def close(self) -> None:
+        await self._pump.close()
         await self._session.close()
 
 
@@ -298,6 +299,19 @@ def test_a_worker_that_is_to_drain_claims_nothing_more_at_a_word(stage: Stage) -
         await waits
         await pump.step()
         assert not claimed(stage)
+
+    play(stage, scene)
+
+
+def test_what_a_word_brought_is_handed_back_if_its_worker_is_cancelled(stage: Stage) -> None:
+    async def scene(pump: Told) -> None:
+        waits = await pump.wait()
+        job_id = stage.enqueue()
+        pump.hears("default")
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+        await pump.close()
+        assert stage.state(job_id) == "queued"
 
     play(stage, scene)
 

@@ -16,12 +16,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from psycopg.types.string import StrDumper
 
 from faultline import App, Backoff
 from faultline.direct import MOST, USES, Direct
 from faultline.drills.proxy import Fate, Moment, Proxy
 from faultline.enqueueing import SUPPOSED
 from faultline.errors import IdempotencyConflict, InvalidArgument
+from faultline.protocol import enqueues
 from tests.pooler import needs_pgbouncer, pgbouncer
 from tests.stage import Stage, until
 
@@ -160,6 +162,16 @@ def test_an_enqueue_that_was_interrupted_while_it_prepared_breaks_none_after_it(
     for _ in range(OFTEN):
         app.enqueue("work")
     assert prepared(app) == 2
+
+
+def test_an_id_is_accepted_whatever_type_the_application_sends_text_as(
+    app: App, stage: Stage
+) -> None:
+    """By default psycopg leaves the type of a text to the server."""
+    with app.connect() as conn:
+        conn.adapters.register_dumper(str, StrDumper)
+        enqueues("faultline", "work", {})({}, app._producer.ids.text()).run(conn)
+    assert len(of_jobs(stage)) == 1
 
 
 class Interrupted(Exception):

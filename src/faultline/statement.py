@@ -14,7 +14,7 @@ Casts = tuple[str, ...]
 
 # The options of enqueue and enqueue_many; a name that is not here is not an option.
 _NAMED_CASTS = {
-    "id": "",
+    "id": "::uuid",  # it may be sent as text
     "queue": "::text",
     "priority": "::int",
     "delay_seconds": "::float8",

@@ -10,8 +10,11 @@ anything else. It is as any other call's: bounded in time, and looked for if it 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from faultline.call import Call
 from faultline.jobs import Lease
+from faultline.protocol import Protocol
 from faultline.worker.session import Sendable, Session
 
 CALL_SECONDS = 5.0
@@ -51,3 +54,11 @@ class Prompt:
         assert self._sent is not None
         sent, self._sent = self._sent, None
         return sent
+
+    async def give_back(self, verbs: Protocol) -> None:
+        """What was sent in the same turn in which its worker was cancelled."""
+        if self._sent is not None:
+            with suppress(Exception):  # then it is free when its lease runs out
+                leases = await self._session.answer(self.taken())
+                handed = [(lease.job_id, lease.token) for lease in leases]
+                await self._session.run(verbs.release(handed), CALL_SECONDS)

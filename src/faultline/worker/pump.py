@@ -170,6 +170,7 @@ class Pump:
 
     async def close(self) -> None:
         """Close the other connections; the first is not the pump's own."""
+        await self._prompt.give_back(self._verbs)
         await asyncio.gather(*(beside.close() for beside in self._besides))
 
     async def settle_and_claim(self) -> None:
@@ -208,7 +209,6 @@ class Pump:
             await self._lanes.refresh()
             sent = time.monotonic()
             claim = self._lanes.for_claim()
-            # What was waited for is had sooner if nothing else is asked for.
             is_one = announced and self._rests and room > 1 and not completions
             is_one = is_one and len(claim[0]) <= FEW_LANES
             room = 1 if is_one else room

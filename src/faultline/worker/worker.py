@@ -271,7 +271,7 @@ class Worker:
                 self._settler.add(Released(attempt, "shutdown"))
         else:
             self._execution.take(attempts)
-        if self._begun == self.options.max_jobs:
+        if self.options.max_jobs is not None and self._begun >= self.options.max_jobs:
             self._end_because("max_jobs")
 
     def _to_write(self, ending: Ending) -> None:

@@ -1,7 +1,8 @@
 -- enqueue: accept one job. Callable inside any transaction, from any driver or language.
 --
 -- Ensures  the job and its pointer exist together, once: a known id, or an idempotency key that was
---          used with the same payload, gives the first job back and writes nothing. (I7)
+--          used with the same payload, gives the first job back and writes nothing, whatever else
+--          the call says. (I7)
 --          A job that is not due yet has the header faultline-due; see with_due.
 -- Locks    nothing that exists; a new lane, then a key, that another open transaction is using is
 --          waited for, 5 s.
@@ -40,6 +41,7 @@ declare
     v_run_at timestamptz;  -- NULL: at once
     v_headers jsonb;
     v_fits boolean;  -- the payload; NULL: the statement that writes it sees to that
+    v_made boolean := false;  -- the lane
     v_lane integer;
     v_anybody boolean;  -- is asleep
 begin
@@ -79,8 +81,14 @@ begin
         if exists (select from job where id = v_id) then
             return v_id;
         end if;
+        if v_made then
+            raise exception using
+                errcode = '40001',
+                message = format('job %s was not written, and nobody knows why: try again', v_id);
+        end if;
         v_fits := check_payload(enqueue.payload, enqueue.headers);
         perform make_lane(enqueue.queue, enqueue.priority);
+        v_made := true;
     end loop;
     if v_run_at > v_now then
         insert into scheduled (job_id, run_at, lane, lease_seconds)
