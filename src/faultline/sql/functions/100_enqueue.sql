@@ -41,7 +41,7 @@ declare
     v_run_at timestamptz;  -- NULL: at once
     v_headers jsonb;
     v_fits boolean;  -- the payload; NULL: the statement that writes it sees to that
-    v_made boolean := false;  -- the lane
+    v_made boolean;  -- the lane
     v_lane integer;
     v_anybody boolean;  -- is asleep
 begin
