@@ -11,11 +11,13 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from psycopg import Rollback
 from psycopg.types.string import StrDumper
 
 from faultline import App, Backoff
@@ -135,6 +137,16 @@ def test_a_refusal_is_the_same_error_with_and_without_a_cursor(app: App) -> None
             app.enqueue("work", queue="q" * 129)
 
 
+def test_of_many_batches_the_last_is_as_the_first(app: App, stage: Stage) -> None:
+    task = app.task(lambda **_: None, name="work")
+    arguments = [{}, {"name": "ü'\\ $1 %s"}, *[{"long": "x" * 900_000}] * 6]  # megabytes
+    for _ in range(OFTEN):
+        jobs = task.enqueue_many(arguments)
+        found = stage.execute("select id, payload from {schema}.job order by id desc limit 8")
+        assert [(job.id, each) for job, each in zip(jobs, arguments, strict=True)] == found[::-1]
+    assert prepared(app) == 1
+
+
 def test_a_zero_byte_is_refused_and_never_taken_for_the_end(app: App, stage: Stage) -> None:
     for _ in range(OFTEN):
         app.enqueue("work", queue="here")
@@ -162,6 +174,56 @@ def test_an_enqueue_that_was_interrupted_while_it_prepared_breaks_none_after_it(
     for _ in range(OFTEN):
         app.enqueue("work")
     assert prepared(app) == 2
+
+
+class Discard:
+    """As a pooler does, behind whoever believes that a session is theirs alone."""
+
+    def run(self, conn: Any) -> None:
+        conn.execute("discard all")
+
+
+def test_a_session_that_has_forgotten_what_it_had_prepared_costs_no_enqueue(
+    app: App, stage: Stage
+) -> None:
+    task = app.task(lambda **_: None, name="work")
+    for _ in range(2):
+        for _ in range(OFTEN):
+            task.enqueue()
+            task.enqueue_many([{"a": 1}])
+        assert prepared(app) == 2
+        app._producer.run(Discard())
+    task.enqueue()
+    assert len(of_jobs(stage)) == 4 * OFTEN + 1
+
+
+class RollingBack:
+    """As the service does: each call in a transaction, one of which is rolled back. psycopg has
+    prepared a statement of its own by then, so it has the server forget all of them."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def run(self, conn: Any) -> None:
+        for number in range(3 * OFTEN):
+            with suppress(Rollback), conn.transaction():
+                conn.execute("select 1")
+                self._call.run(conn)
+                if number % OFTEN == OFTEN - 1:
+                    raise Rollback
+
+
+def test_what_a_rollback_has_made_forgotten_costs_no_enqueue_in_a_transaction(
+    app: App, stage: Stage
+) -> None:
+    for _ in range(OFTEN):
+        app.enqueue("work")
+    assert prepared(app) == 1
+    app._producer.run(RollingBack(enqueues("faultline", "work", {})({}, None)))
+    for _ in range(OFTEN):
+        app.enqueue("work")
+    assert len(of_jobs(stage)) == 2 * OFTEN + 3 * OFTEN - 3
+    assert prepared(app) == 1
 
 
 def test_an_id_is_accepted_whatever_type_the_application_sends_text_as(

@@ -11,11 +11,13 @@ import math
 import random
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from faultline.drills.proxy import Fate, Hold, Moment, Proxy
 from faultline.ids import Ids
+from faultline.worker.ahead import MAX_CLAIM, most_in_a_call
 from faultline.worker.pump import CALL_SECONDS
 from tests.stage import Stage, until
 from tests.workers import Ground, Process
@@ -56,10 +58,10 @@ class HoldEach:
         return [held[number] for number in sorted(held)]
 
 
-def many(stage: Stage, count: int) -> None:
+def many(stage: Stage, count: int, **options: Any) -> None:
     new_id = Ids()
     payloads = [{"a": n, "b": 1} for n in range(count)]
-    stage.verbs.enqueue_many("add", new_id.many(count), payloads).run(stage.conn)
+    stage.verbs.enqueue_many("add", new_id.many(count), payloads, **options).run(stage.conn)
 
 
 def test_while_one_answer_is_awaited_the_next_batch_goes_out_on_a_second_connection(
@@ -85,6 +87,25 @@ def test_while_one_answer_is_awaited_the_next_batch_goes_out_on_a_second_connect
         assert worker.ended() == 0
     assert not worker.told("stale_write_blocked")
     assert stage.violations() == []
+
+
+def test_jobs_with_short_leases_are_claimed_few_at_a_time(stage: Stage, proxy: Proxy) -> None:
+    """So that no call is still under way when the leases that it is about are over."""
+    many(stage, MANY, lease_seconds=0.4)
+    together = "select count(*) from {schema}.attempt group by claimed_at order by 1 desc limit 1"
+    with Process(proxy.url, *QUICKLY) as worker:
+        until(lambda: stage.value(DONE) == MANY, "all are done")
+        worker.terminate()
+        assert worker.ended() == 0
+    assert stage.value(together) <= most_in_a_call([0.4])
+    assert stage.violations() == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most"), [([30.0], 800), ([2.0, 30.0], 800), ([60.0, 0.5], 201), ([0.001], 1)]
+)
+def test_the_shortest_lease_says_how_many_share_a_call(seconds: list[float], most: int) -> None:
+    assert most_in_a_call(seconds) == most
 
 
 def test_processes_that_are_several_have_one_connection_each_for_their_claims(
@@ -176,7 +197,8 @@ def test_a_worker_that_drains_waits_for_its_second_connection(stage: Stage, prox
         worker.until("worker_draining")
         first, second = hold_each.of(proxy)
         first.end(cut=False)
-        until(lambda: stage.value("select count(*) from {schema}.lease") <= 500, "one is settled")
+        leases = "select count(*) from {schema}.lease"
+        until(lambda: stage.value(leases) <= MAX_CLAIM, "one is settled")
         second.end(cut=False)
         assert worker.ended() == 0
     done = stage.value(DONE)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from typing import Any, Generic, TypeVar
 
@@ -50,7 +51,9 @@ class Call(Generic[T]):
     def run(self, conn: Connection[Any]) -> T:
         """Execute on this connection, in whatever transaction it is in."""
         try:  # and no context manager, which costs a single enqueue more
-            rows = conn.ask(self.statement, self.parameters) if isinstance(conn, Direct) else None
+            rows = None
+            if isinstance(conn, Direct):
+                rows = conn.ask(self.statement, self.parameters, binary=self.binary)
             if rows is None:
                 with conn.cursor(row_factory=tuple_row, binary=self.binary) as cursor:
                     rows = cursor.execute(self.statement, self.parameters).fetchall()
@@ -64,15 +67,15 @@ class Call(Generic[T]):
         """What sends it, where that can be had; its answer is then for `arun` to await."""
         if not isinstance(conn, AsyncDirect):
             return None
-        return conn.ready(self.statement, self.parameters)
+        return conn.ready(self.statement, self.parameters, binary=self.binary)
 
     async def arun(self, conn: AsyncConnection[Any], *, is_sent: bool = False) -> T:
         """As `run`, for asyncio."""
         try:
             rows = None
             if isinstance(conn, AsyncDirect):
-                asked = conn.answer() if is_sent else conn.ask(self.statement, self.parameters)
-                rows = await asked
+                ask = partial(conn.ask, self.statement, self.parameters, binary=self.binary)
+                rows = await (conn.answer() if is_sent else ask())
             if rows is None:
                 async with conn.cursor(row_factory=tuple_row, binary=self.binary) as cursor:
                     await cursor.execute(self.statement, self.parameters)

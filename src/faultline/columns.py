@@ -19,10 +19,17 @@ _UUID, _UUIDS, _INT8, _INT8S = 2950, 2951, 20, 1016
 _SIXTEEN, _EIGHT = struct.pack(">i", 16), struct.pack(">i", 8)
 
 
-class UuidColumn:
-    """A uuid[], ready to be sent, made of the 16 bytes of each."""
+class Column:
+    """An array, ready to be sent."""
 
-    __slots__ = ("_blocks", "data")
+    __slots__ = ("data",)
+    data: bytes
+
+
+class UuidColumn(Column):
+    """A uuid[], made of the 16 bytes of each."""
+
+    __slots__ = ("_blocks",)
 
     def __init__(self, blocks: Sequence[bytes]) -> None:
         self._blocks = blocks
@@ -35,10 +42,10 @@ class UuidColumn:
         return [UUID(bytes=block) for block in self._blocks]
 
 
-class Int8Column:
-    """A bigint[], ready to be sent."""
+class Int8Column(Column):
+    """A bigint[]."""
 
-    __slots__ = ("data",)
+    __slots__ = ()
 
     def __init__(self, values: Sequence[int]) -> None:
         first, count = values[0], len(values)
@@ -53,7 +60,7 @@ class Int8Column:
 class _Ready(Dumper):
     format = Format.BINARY
 
-    def dump(self, obj: UuidColumn | Int8Column) -> Buffer:
+    def dump(self, obj: Column) -> Buffer:
         return obj.data
 
 

@@ -8,6 +8,7 @@ cursor: nothing can be asked here that could not be asked there.
 
 from __future__ import annotations
 
+import asyncio
 import select
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,8 @@ from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
+from faultline.columns import Column
+
 USES = 2  # by a cursor, before it is worth a round trip to prepare it
 MOST = 50  # statements: there are as many as ways to combine the options of an enqueue
 # A signal may reach another thread of the process: how soon its handler is run in this one.
@@ -28,6 +31,7 @@ SIGNAL_MS = 100
 CANCEL_SECONDS = 5.0
 
 Rows = list[tuple[Any, ...]]
+Values = tuple[list[bytes | None], list[int] | None]  # and their formats; None: all are text
 
 
 class Statements:
@@ -62,6 +66,10 @@ class Statements:
         self._names[statement] = name
         del self._uses[statement]
 
+    def forget(self) -> None:
+        """Nothing is prepared any more."""
+        self._names.clear()
+
     def read(self, results: list[PGresult]) -> Rows:
         """The rows of the answer, or its error."""
         result = checked(self._connection, results)[-1]
@@ -81,10 +89,14 @@ class Direct(Connection[Any]):
             poll.register(pgconn.socket, select.POLLIN)
             self._poll = poll.poll
 
-    def ask(self, statement: str, parameters: tuple[Any, ...]) -> Rows | None:
-        """The rows; None: not here, use a cursor."""
+    def ask(
+        self, statement: str, parameters: tuple[Any, ...], *, binary: bool = False
+    ) -> Rows | None:
+        """The rows, which are to come as text or binary; None: not here, use a cursor. In an open
+        transaction never: an error would end it, and psycopg may have had everything that is
+        prepared forgotten (DEALLOCATE ALL, after a ROLLBACK)."""
         statements, values = self._statements, plain_values(parameters)
-        if values is None:
+        if values is None or self.pgconn.transaction_status != TransactionStatus.IDLE:
             return None
         with self.lock:
             if (name := statements.name(statement)) is None:
@@ -93,8 +105,12 @@ class Direct(Connection[Any]):
                 self.pgconn.send_prepare(name, numbered(statement))
                 checked(self, self.wait(generators.execute(self.pgconn)))
                 statements.keep(statement, name)
-            self.pgconn.send_query_prepared(name, values)
-            return statements.read(self._results())
+            self.pgconn.send_query_prepared(name, *values, binary)
+            try:
+                return statements.read(self._results())
+            except psycopg.errors.InvalidSqlStatementName:  # or a pooler has: DISCARD ALL
+                statements.forget()
+                return None
 
     def _results(self) -> list[PGresult]:
         """As `wait(generators.execute(…))`, at two thirds of its price."""
@@ -110,11 +126,15 @@ class Direct(Connection[Any]):
                 if (result := pgconn.get_result()) is None:
                     return results
                 results.append(result)
-        except BaseException:  # Ctrl-C, or what a signal's handler raised: nobody hears the answer
-            if pgconn.transaction_status == TransactionStatus.ACTIVE:
-                with suppress(psycopg.Error):
-                    self.cancel_safe(timeout=CANCEL_SECONDS)
-                self.close()
+        except BaseException as error:  # also Ctrl-C, or what a signal's handler raised
+            if is_said_better(results, error):
+                return results
+            if pgconn.transaction_status == TransactionStatus.ACTIVE:  # nobody hears the answer
+                try:
+                    with suppress(psycopg.Error):
+                        self.cancel_safe(timeout=CANCEL_SECONDS)
+                finally:
+                    pgconn.finish()
             raise
 
 
@@ -124,8 +144,12 @@ class AsyncDirect(AsyncConnection[Any]):
     def __init__(self, pgconn: PGconn, row_factory: Any = psycopg.rows.tuple_row) -> None:
         super().__init__(pgconn, row_factory)
         self._statements = Statements(self)
+        self._arrived: asyncio.Future[None] | None = None  # a result, while it is awaited
+        self.is_arriving = False  # of the last answer that was awaited, something has come
 
-    async def ask(self, statement: str, parameters: tuple[Any, ...]) -> Rows | None:
+    async def ask(
+        self, statement: str, parameters: tuple[Any, ...], *, binary: bool = False
+    ) -> Rows | None:
         """As `Direct.ask`, for asyncio."""
         statements, values = self._statements, plain_values(parameters)
         if values is None:
@@ -137,21 +161,89 @@ class AsyncDirect(AsyncConnection[Any]):
                 self.pgconn.send_prepare(name, numbered(statement))
                 checked(self, await self.wait(generators.execute(self.pgconn)))
                 statements.keep(statement, name)
-            self.pgconn.send_query_prepared(name, values)
-            return statements.read(await self.wait(generators.execute(self.pgconn)))
+            self.pgconn.send_query_prepared(name, *values, binary)
+            return statements.read(await self._results())
 
-    def ready(self, statement: str, parameters: tuple[Any, ...]) -> Callable[[], None] | None:
+    def ready(
+        self, statement: str, parameters: tuple[Any, ...], *, binary: bool = False
+    ) -> Callable[[], None] | None:
         """What sends it when it is called; then nothing but `answer` may be done with this
         connection. None: it is not prepared, or cannot be; ask for it."""
         name, values = self._statements.name(statement), plain_values(parameters)
         if name is None or values is None:
             return None
-        return partial(self.pgconn.send_query_prepared, name, values)
+        return partial(self.pgconn.send_query_prepared, name, *values, binary)
 
     async def answer(self) -> Rows:
         """The rows that what was sent has brought."""
         async with self.lock:
-            return self._statements.read(await self.wait(generators.execute(self.pgconn)))
+            return self._statements.read(await self._results())
+
+    async def close(self) -> None:
+        """Close it; who waits for an answer will get none."""
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_exception(psycopg.OperationalError("the connection was closed"))
+            await asyncio.sleep(0)  # nobody looks out any more: its file's number may be another's
+        await super().close()
+
+    async def _results(self) -> list[PGresult]:
+        """As `wait(generators.execute(…))`. A large answer comes in pieces: here the loop is told
+        once to look out for all of them, and they wake nobody."""
+        pgconn, self.is_arriving = self.pgconn, False
+        results: list[PGresult] = []
+        if pgconn.flush():  # more than the socket takes at once
+            return await self.wait(generators.execute(pgconn))
+        try:
+            while True:
+                if pgconn.is_busy():
+                    await self._arrival()
+                if (result := pgconn.get_result()) is None:
+                    break
+                results.append(result)
+        except BaseException as error:
+            if is_said_better(results, error):
+                return results
+            if pgconn.transaction_status == TransactionStatus.ACTIVE:  # nobody hears the answer
+                try:
+                    with suppress(psycopg.Error):
+                        await self.cancel_safe(timeout=CANCEL_SECONDS)
+                finally:
+                    pgconn.finish()
+            raise
+        while (heard := pgconn.notifies()) is not None:
+            if pgconn.notify_handler is not None:
+                pgconn.notify_handler(heard)
+        return results
+
+    async def _arrival(self) -> None:
+        """Until a whole result can be had."""
+        loop, pgconn = asyncio.get_running_loop(), self.pgconn
+        arrived = self._arrived = loop.create_future()
+
+        def read() -> None:
+            if arrived.done():
+                return
+            self.is_arriving = True
+            try:
+                pgconn.consume_input()
+                if not pgconn.is_busy():
+                    arrived.set_result(None)
+            except psycopg.Error as error:
+                arrived.set_exception(error)
+
+        descriptor = pgconn.socket
+        loop.add_reader(descriptor, read)
+        try:
+            await arrived
+        finally:
+            loop.remove_reader(descriptor)
+            self._arrived = None
+
+
+def is_said_better(results: list[PGresult], error: BaseException) -> bool:
+    """Whether the server has said why it hung up, before we noticed that it did."""
+    is_told = bool(results) and results[-1].status == ExecStatus.FATAL_ERROR
+    return is_told and isinstance(error, psycopg.OperationalError)
 
 
 def checked(connection: Any, results: list[PGresult]) -> list[PGresult]:
@@ -168,10 +260,11 @@ def numbered(statement: str) -> bytes:
     return (first + "".join(f"${n}{text}" for n, text in enumerate(others, 1))).encode()
 
 
-def plain_values(parameters: tuple[Any, ...]) -> list[bytes | None] | None:
-    """As text; None if one of them is nothing plain. Each has a cast in the statement, or is an
-    argument whose type the function knows."""
+def plain_values(parameters: tuple[Any, ...]) -> Values | None:
+    """As text, columns as they are; None if one of them is nothing plain. Each has a cast in the
+    statement, or is an argument whose type the function knows."""
     values: list[bytes | None] = []
+    formats: list[int] | None = None
     for value in parameters:
         kind = type(value)
         data: bytes | None
@@ -187,7 +280,11 @@ def plain_values(parameters: tuple[Any, ...]) -> list[bytes | None] | None:
             data = None
         elif kind is list and all(type(item) is int for item in value):
             data = f"{{{','.join(map(repr, value))}}}".encode()
+        elif isinstance(value, Column):
+            data = value.data
+            formats = formats or [0] * len(parameters)
+            formats[len(values)] = 1
         else:
             return None
         values.append(data)
-    return values
+    return values, formats

@@ -2,7 +2,7 @@
 
 Exact under threads: the worker's loop, its keeper and any thread that enqueues count here, and
 `dict[k] += 1` is three steps between which another thread may come. So numbers are made outside of
-the lock and added inside, once for a batch of jobs and not for each: some 0.1 µs for up to 500.
+the lock and added inside, once for a batch of jobs and not for each: some 0.1 µs for up to 800.
 
 Labels are bounded whatever users send: so many pairs of task and queue have a line of their own,
 those that come later share one.

@@ -12,11 +12,14 @@ than it has places for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-MOST = 3000  # six claims: while three are under way, the jobs of others run
+MAX_CLAIM = 800  # jobs in one call: what that costs whatever is in it is theirs to share
+CLAIM_A_SECOND = 400  # of the shortest lease among them: on a busy machine a call takes its time
+MOST = 3000  # nearly four claims: while three are under way, the jobs of another one run
 AHEAD_SECONDS = 0.05  # a few claims, with room for a slow one
-MANY = 750  # ahead: a third of them is half a claim
+MANY = 750  # ahead: of fewer, a third is no claim worth its price
 WAIT_SECONDS = 1.0  # and at most a quarter of the lease, for a place
 SHORT_SECONDS = 0.0002  # below which a thread of its own costs more than the handler
 SHORT_ALONE_SECONDS = 0.005  # where there is one place anyway: nothing is lost by sharing
@@ -74,6 +77,11 @@ class Ahead:
 
 def _nearer(mean: float | None, seconds: float, weight: float) -> float:
     return seconds if mean is None else mean + (seconds - mean) * weight
+
+
+def most_in_a_call(lease_seconds: Sequence[float]) -> int:
+    """How many jobs like these may share one: it has to be over long before their leases are."""
+    return min(MAX_CLAIM, int(min(lease_seconds) * CLAIM_A_SECOND) + 1)
 
 
 def patience(lease_seconds: float) -> float:

@@ -24,6 +24,7 @@ from faultline.events import Emit
 from faultline.jobs import Lease, Stale
 from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
+from faultline.worker.ahead import MAX_CLAIM, most_in_a_call
 from faultline.worker.beside import Beside
 from faultline.worker.ears import Ears, SecondLook
 from faultline.worker.endings import Completed, keys, results
@@ -34,7 +35,6 @@ from faultline.worker.prompt import Prompt
 from faultline.worker.session import Locked, Session, Unavailable
 from faultline.worker.settler import Settler, is_unknown, seconds_for
 
-MAX_CLAIM = 500
 FEW_LANES = 20  # for one job each is looked at by itself: of more, claim reads them sooner
 CALL_SECONDS = 5.0
 LINGER_SECONDS = 0.005
@@ -85,6 +85,7 @@ class Pump:
         self._signal = asyncio.Event()
         self._besides = [Beside(other, self._claim_beside) for other in others]
         self._claiming = 0  # jobs asked for and not answered yet
+        self._most = MAX_CLAIM  # in one call
         self._hungry = True  # there may be work
         self._flows = False  # the last claim got as much as it asked for
         self._rests = False  # the last claim got nothing
@@ -104,7 +105,7 @@ class Pump:
     def ended_itself(self) -> None:
         """As `wake`, with nothing left to be written: not while others wait for its place, and
         there is room for too few to claim. Each of them ends, and then asks again."""
-        if not self._is_ahead(self._room()):
+        if not self._is_ahead(self._free()):
             self.wake()
 
     def work_announced(self, queue: str | None) -> None:
@@ -181,17 +182,21 @@ class Pump:
         await self._settler.resolve()
         await self._release_lost()
         if self._wants_some():
-            completions = self._settler.take_done()
+            completions = self._settler.take_done(self._most)
             if completions or self._hungry:
                 await self._claim(self._room(), completions)
         await self._settler.settle(self._linger_seconds())
 
+    def _free(self) -> int:
+        """For how many jobs there is room that nobody has asked for."""
+        return self._all_room() - self._claiming
+
     def _room(self) -> int:
         """How many jobs the next claim may ask for."""
-        return min(self._all_room() - self._claiming, MAX_CLAIM)
+        return min(self._free(), self._most)
 
     def _wants_some(self) -> bool:
-        return (room := self._room()) > 0 and not self._is_ahead(room)
+        return (free := self._free()) > 0 and not self._is_ahead(free)
 
     def _linger_seconds(self) -> float:
         """How long successes can wait, to go out together with a claim."""
@@ -199,7 +204,7 @@ class Pump:
             return 0.0
         if self._wants_some():
             return math.inf  # the next step claims
-        return LINGER_SECONDS if self._claiming or self._is_ahead(self._room()) else 0.0
+        return LINGER_SECONDS if self._claiming or self._is_ahead(self._free()) else 0.0
 
     async def _claim(self, room: int, completions: list[Completed]) -> None:
         sent = time.monotonic()
@@ -274,7 +279,7 @@ class Pump:
         """On another connection. Whatever is not plain success is left to the first."""
         room = self._room()
         is_worth_it = self._is_worth_it(room)
-        completions = self._settler.take_done() if is_worth_it else []
+        completions = self._settler.take_done(self._most) if is_worth_it else []
         sent = time.monotonic()
         try:
             if not is_worth_it:
@@ -315,14 +320,8 @@ class Pump:
             if not completions:
                 call = self._verbs.claim(self._worker, lanes, max_jobs=room, cursors=cursors)
                 return [], await session.run(call, CALL_SECONDS)
-            swap = self._verbs.swap(
-                keys(completions),
-                results(completions),
-                self._worker,
-                lanes,
-                max_jobs=room,
-                cursors=cursors,
-            )
+            ended = keys(completions), results(completions)
+            swap = self._verbs.swap(*ended, self._worker, lanes, max_jobs=room, cursors=cursors)
             return await session.run(swap, min(CALL_SECONDS, seconds_for(completions)))
         finally:
             self._claiming -= room
@@ -344,6 +343,7 @@ class Pump:
             with suppress(Unavailable, FaultlineError, psycopg.Error):  # its process will find out
                 await session.run(call, CALL_SECONDS)
         if leases:
+            self._most = most_in_a_call([lease.lease_seconds for lease in leases])
             self._start(leases, sent)
 
     async def _sleep_or_not(self, full: bool, swept: bool) -> None:

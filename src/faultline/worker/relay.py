@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
+from faultline.worker.ahead import MAX_CLAIM
 from faultline.worker.calling import NeverBegan
 from faultline.worker.endings import Completed
 
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from faultline.worker.attempt import Attempt
     from faultline.worker.execution import Execution
 
-STROKE = 500  # jobs, after which the loop gets its turn: a whole claim
-STROKE_SECONDS = 0.005  # or so long, if that is shorter
+STROKE_SECONDS = 0.005  # after which the loop gets its turn; or after a whole claim
 
 
 class Relay:
@@ -113,7 +113,7 @@ class Relay:
             else:
                 self._end(run, raised, returned, fits=arguments is not None)
             run.is_used = run.is_taken or _is_used(task, clean)
-            run.is_tired = len(done) >= STROKE or attempt.started_at >= rest_at
+            run.is_tired = len(done) >= MAX_CLAIM or attempt.started_at >= rest_at
             if run.is_used or run.is_tired:
                 break
         if not run.is_taken:

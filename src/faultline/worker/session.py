@@ -247,14 +247,15 @@ class Deadline:
     def _over(self, patient: bool) -> None:
         if self._conn.closed:
             return
-        if patient and _readable(self._conn.fileno()):
+        if patient and _is_arriving(self._conn):
             self._timer = self._loop.call_later(self._seconds, self._over, False)
         else:
             self.has_cut = True
             sever(self._conn)
 
 
-def _readable(descriptor: int) -> bool:
+def _is_arriving(conn: AsyncConnection[Any]) -> bool:
+    """Whether something has come that nobody here has had the time for yet."""
     poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
+    poll.register(conn.fileno(), select.POLLIN)
+    return (isinstance(conn, AsyncDirect) and conn.is_arriving) or bool(poll.poll(0))

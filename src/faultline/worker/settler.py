@@ -114,10 +114,10 @@ class Settler:
         done = self._done_since + linger_seconds if self._done else math.inf
         return min(done, self._look_aside_at)
 
-    def take_done(self) -> list[Completed]:
-        """Successes to be written together with the next claim, as many as make one call."""
-        number = MAX_BATCH
-        if any(sizes := [ending.size for ending in self._done[:MAX_BATCH]]):
+    def take_done(self, number: int = MAX_BATCH) -> list[Completed]:
+        """Successes to be written together with the next claim, at most so many, and no more bytes
+        than one call may have."""
+        if any(sizes := [ending.size for ending in self._done[:number]]):
             number = max(1, bisect_right(list(accumulate(sizes)), MAX_BYTES))
         taken, self._done = self._done[:number], self._done[number:]
         return taken

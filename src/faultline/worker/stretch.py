@@ -15,6 +15,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
+from faultline.worker.ahead import MAX_CLAIM
 from faultline.worker.attempt import Attempt
 from faultline.worker.calling import call_of, insist_in_time
 from faultline.worker.endings import Completed
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from faultline.worker.execution import Execution
     from faultline.worker.threads import Threads
 
-MOST = 500  # a whole claim
 LOOK_SECONDS = 0.02  # after which the loop looks whether it hangs
 
 Begun = tuple[Attempt, dict[str, Any]]  # with its arguments
@@ -58,7 +58,7 @@ class Stretches:
         """It, and those that wait behind it and are like it, in one thread."""
         execution = self._execution
         attempts, waiting = [first], execution.waiting
-        most = min(MOST, self._ahead.in_seconds(first.task, LOOK_SECONDS / 2))
+        most = min(MAX_CLAIM, self._ahead.in_seconds(first.task, LOOK_SECONDS / 2))
         while waiting and len(attempts) < most and (following := waiting[0]).task is first.task:
             if following.lease.last_chance or following.told is not None or following.done:
                 break
