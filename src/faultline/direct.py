@@ -145,7 +145,7 @@ class AsyncDirect(AsyncConnection[Any]):
         super().__init__(pgconn, row_factory)
         self._statements = Statements(self)
         self._arrived: asyncio.Future[None] | None = None  # a result, while it is awaited
-        self.is_arriving = False  # of the last answer that was awaited, something has come
+        self.is_arriving = False  # of the answer that is awaited, something has come
 
     async def ask(
         self, statement: str, parameters: tuple[Any, ...], *, binary: bool = False
@@ -189,7 +189,7 @@ class AsyncDirect(AsyncConnection[Any]):
     async def _results(self) -> list[PGresult]:
         """As `wait(generators.execute(…))`. A large answer comes in pieces: here the loop is told
         once to look out for all of them, and they wake nobody."""
-        pgconn, self.is_arriving = self.pgconn, False
+        pgconn = self.pgconn
         results: list[PGresult] = []
         if pgconn.flush():  # more than the socket takes at once
             return await self.wait(generators.execute(pgconn))
@@ -210,6 +210,8 @@ class AsyncDirect(AsyncConnection[Any]):
                 finally:
                     pgconn.finish()
             raise
+        finally:
+            self.is_arriving = False
         while (heard := pgconn.notifies()) is not None:
             if pgconn.notify_handler is not None:
                 pgconn.notify_handler(heard)
