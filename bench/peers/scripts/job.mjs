@@ -36,7 +36,8 @@ export async function timed(work) {
 }
 
 export async function trickle(start, count, perSecond, enqueue) {
-  const began = performance.now()
+  await enqueue(start - 1)
+  const began = performance.now() + 1000 / perSecond
   let returned = ''
   for (let n = start; n < start + count; n++) {
     const wait = began + ((n - start) * 1000) / perSecond - performance.now()

@@ -2,7 +2,8 @@
 
 A script has four verbs: `prepare` (its tables), `enqueue JOBS` (the peer's bulk API; says on stdout
 how many seconds that took), `trickle FIRST COUNT PER_SECOND` (one enqueue after the other; notes
-when each was called and had returned) and `work` (the peer's own worker, until it is ended). Runs
+when each was called and had returned; one more goes ahead, numbered before the first, so that the
+connections are open) and `work` (the peer's own worker, until it is ended). Runs
 in the peer's environment, so it needs nothing but the standard library.
 """
 
@@ -53,7 +54,8 @@ def tell(started: float) -> None:
 
 def trickle(start: int, count: int, per_second: int, enqueue: Callable[[int], Any]) -> None:
     """At this rate; a late one does not wait."""
-    began, returned = time.monotonic(), []
+    enqueue(start - 1)
+    began, returned = time.monotonic() + 1 / per_second, []
     for n in range(start, start + count):
         time.sleep(max(0.0, began + (n - start) / per_second - time.monotonic()))
         called = time.time()
@@ -66,7 +68,8 @@ async def atrickle(
     start: int, count: int, per_second: int, enqueue: Callable[[int], Awaitable[Any]]
 ) -> None:
     """The same for an async API."""
-    began, returned = time.monotonic(), []
+    await enqueue(start - 1)
+    began, returned = time.monotonic() + 1 / per_second, []
     for n in range(start, start + count):
         await asyncio.sleep(max(0.0, began + (n - start) / per_second - time.monotonic()))
         called = time.time()
