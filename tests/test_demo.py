@@ -12,14 +12,16 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import urlopen
 
 import psycopg
 import pytest
+from rich.console import Console
 
-from faultline.demo.story import Played, summarise
+from faultline.demo.story import Played, Timeline, summarise
 from tests.conftest import database_url
 from tests.documents import blocks
 from tests.stage import DEADLINE_SECONDS, Stage, until
@@ -73,6 +75,25 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     tmp_path.chmod(0o755)
     yield tmp_path
     until(lambda: offspring(tmp_path) == [], "nobody is left")
+
+
+def test_a_takeover_is_told_before_what_follows_from_it() -> None:
+    """Two threads of the worker say these: the one that claims may be quicker."""
+    said = StringIO()
+    timeline = Timeline(Console(file=said, width=200))
+    timeline.orders["j"] = 7
+    for actor, event in (
+        ("A", "lease_acquired"),
+        ("B", "lease_acquired"),
+        ("B", "execution_started"),
+        ("B", "lease_reclaimed"),
+        ("B", "job_completed"),
+    ):
+        at = "2026-01-01T00:00:00+00:00"
+        timeline({"actor": actor, "event": event, "job_id": "j", "token": 1, "at": at})
+    told = [line.split(" s  ")[1].split()[:2] for line in said.getvalue().splitlines()]
+    words = [["A", "claims"], ["B", "finds"], ["B", "claims"], ["B", "calls"], ["B", "has"]]
+    assert told == words
 
 
 def test_the_demo_tells_the_story_and_ends_with_its_summary(folder: Path) -> None:

@@ -7,6 +7,7 @@ with a cursor and the later ones without; and a call that waits for a table whic
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 import psycopg
@@ -212,3 +213,32 @@ def test_who_waits_for_an_answer_hears_that_the_connection_was_closed(waiting: W
         waiting.let_go()
 
     asyncio.run(play())
+
+
+def test_a_file_that_is_closed_is_not_looked_out_for_any_more(
+    stage: Stage, waiting: Waiting
+) -> None:
+    """Its number may be another's in the same turn of the loop."""
+
+    async def play() -> None:
+        task = await waiting.begin()
+        conn, loop = await waiting.session.connection(), asyncio.get_running_loop()
+        descriptor = conn.fileno()
+        stage.value("select pg_terminate_backend(%s)", conn.info.backend_pid)
+        async with asyncio.timeout(20):
+            while is_open(descriptor):
+                await asyncio.sleep(0)  # looks before whoever awaits the answer does
+        assert not loop.remove_reader(descriptor)
+        with pytest.raises(Unavailable):
+            await task
+        waiting.let_go()
+
+    asyncio.run(play())
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True

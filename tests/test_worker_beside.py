@@ -17,7 +17,7 @@ import pytest
 
 from faultline.drills.proxy import Fate, Hold, Moment, Proxy
 from faultline.ids import Ids
-from faultline.worker.ahead import MAX_CLAIM, most_in_a_call
+from faultline.worker.ahead import MAX_CLAIM, ending_in_a_call, most_in_a_call
 from faultline.worker.pump import CALL_SECONDS
 from tests.stage import Stage, until
 from tests.workers import Ground, Process
@@ -106,6 +106,30 @@ def test_jobs_with_short_leases_are_claimed_few_at_a_time(stage: Stage, proxy: P
 )
 def test_the_shortest_lease_says_how_many_share_a_call(seconds: list[float], most: int) -> None:
     assert most_in_a_call(seconds) == most
+
+
+@pytest.mark.parametrize(
+    ("seconds", "number"),
+    [
+        ([30.0] * 1000, 1000),
+        ([30.0] * 900 + [0.1], 900),  # with it they would have to be 201
+        ([30.0] * 100 + [0.1] * 101, 201),
+        ([30.0] * 100 + [0.1] * 102, 201),
+        ([0.1] * 1000, 201),
+        ([0.001] * 9, 3),
+    ],
+)
+def test_of_what_has_ended_the_first_ones_share_a_call_that_their_leases_outlive(
+    seconds: list[float], number: int
+) -> None:
+    assert ending_in_a_call(seconds) == number
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 30.0])
+def test_more_may_be_settled_in_a_call_than_is_claimed_by_it(seconds: float) -> None:
+    """Else what waits to be written when leases become short would wait for as long as there is
+    work, and everything new behind it."""
+    assert ending_in_a_call([seconds] * 1000) > most_in_a_call([seconds])
 
 
 def test_processes_that_are_several_have_one_connection_each_for_their_claims(

@@ -231,15 +231,20 @@ class AsyncDirect(AsyncConnection[Any]):
                 if not pgconn.is_busy():
                     arrived.set_result(None)
             except psycopg.Error as error:
+                stop()  # before anybody can have that file's number: libpq has closed it
                 arrived.set_exception(error)
+
+        def stop() -> None:
+            if self._arrived is arrived:
+                loop.remove_reader(descriptor)
+                self._arrived = None
 
         descriptor = pgconn.socket
         loop.add_reader(descriptor, read)
         try:
             await arrived
         finally:
-            loop.remove_reader(descriptor)
-            self._arrived = None
+            stop()
 
 
 def is_said_better(results: list[PGresult], error: BaseException) -> bool:

@@ -60,9 +60,21 @@ class Timeline:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._start: datetime | None = None
+        self._early: list[Line] | None = []  # None: the job has been taken over
         self.orders: dict[str, int] = {}
 
     def __call__(self, line: Line) -> None:
+        """B takes over in one thread and claims in another, which may be quicker to say so."""
+        lines = [line]
+        if self._early is not None and line["actor"] == "B" and "job_id" in line:
+            self._early.insert(0 if line["event"] == "lease_reclaimed" else len(self._early), line)
+            lines = []
+            if line["event"] == "lease_reclaimed":
+                lines, self._early = self._early, None
+        for each in lines:
+            self._tell(each)
+
+    def _tell(self, line: Line) -> None:
         event = line["event"]
         if event == "stale_write_blocked" and line["operation"] == "renew":
             event = "renewal_blocked"  # by its lease keeper; the charge is still to come

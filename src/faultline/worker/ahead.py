@@ -17,6 +17,7 @@ from typing import Any
 
 MAX_CLAIM = 800  # jobs in one call: what that costs whatever is in it is theirs to share
 CLAIM_A_SECOND = 400  # of the shortest lease among them: on a busy machine a call takes its time
+MAX_ENDINGS, END_A_SECOND = 1000, 2000  # beside them
 MOST = 3000  # nearly four claims: while three are under way, the jobs of another one run
 AHEAD_SECONDS = 0.05  # a few claims, with room for a slow one
 MANY = 750  # ahead: of fewer, a third is no claim worth its price
@@ -80,8 +81,26 @@ def _nearer(mean: float | None, seconds: float, weight: float) -> float:
 
 
 def most_in_a_call(lease_seconds: Sequence[float]) -> int:
-    """How many jobs like these may share one: it has to be over long before their leases are."""
+    """How many jobs like these may be claimed in one: it has to be over long before their leases
+    are."""
     return min(MAX_CLAIM, int(min(lease_seconds) * CLAIM_A_SECOND) + 1)
+
+
+def ending_in_a_call(lease_seconds: Sequence[float]) -> int:
+    """How many of these, from the first on, may be settled in one. More than may be claimed, so
+    that those which wait become fewer also while all goes as fast as it can."""
+    if len(lease_seconds) <= _may_end(min(lease_seconds)):
+        return len(lease_seconds)
+    shortest = lease_seconds[0]
+    for count, seconds in enumerate(lease_seconds):
+        shortest = min(shortest, seconds)
+        if count >= _may_end(shortest):
+            return count  # with this one they would be too many for it
+    return len(lease_seconds)
+
+
+def _may_end(lease_seconds: float) -> int:
+    return min(MAX_ENDINGS, int(lease_seconds * END_A_SECOND) + 1)
 
 
 def patience(lease_seconds: float) -> float:

@@ -182,7 +182,7 @@ class Pump:
         await self._settler.resolve()
         await self._release_lost()
         if self._wants_some():
-            completions = self._settler.take_done(self._most)
+            completions = self._settler.take_done()
             if completions or self._hungry:
                 await self._claim(self._room(), completions)
         await self._settler.settle(self._linger_seconds())
@@ -265,7 +265,7 @@ class Pump:
 
     def _share(self) -> None:
         """A claim is under way: another connection makes the next one, if that is a fat one."""
-        enough = self._settler.done >= MAX_CLAIM // 2 or self._wants_some()
+        enough = self._settler.done >= self._most / 2 or self._wants_some()
         if enough and self._is_worth_it(self._room()):
             for beside in self._besides:
                 if not beside.is_busy:
@@ -273,13 +273,13 @@ class Pump:
                     return
 
     def _is_worth_it(self, room: int) -> bool:
-        return room >= MAX_CLAIM // 2 and self._flows and not self._look_for_lost
+        return room >= self._most / 2 and self._flows and not self._look_for_lost
 
     async def _claim_beside(self, session: Session) -> None:
         """On another connection. Whatever is not plain success is left to the first."""
         room = self._room()
         is_worth_it = self._is_worth_it(room)
-        completions = self._settler.take_done(self._most) if is_worth_it else []
+        completions = self._settler.take_done() if is_worth_it else []
         sent = time.monotonic()
         try:
             if not is_worth_it:

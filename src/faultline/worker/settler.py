@@ -25,6 +25,7 @@ from faultline.events import Emit, JobCompleted, JobsCompleted, StaleWriteBlocke
 from faultline.jobs import Stale
 from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
+from faultline.worker.ahead import MAX_ENDINGS, ending_in_a_call
 from faultline.worker.attempt import Hands
 from faultline.worker.endings import (
     Completed,
@@ -42,7 +43,6 @@ from faultline.worker.endings import (
 from faultline.worker.outage import nothing
 from faultline.worker.session import Locked, Session, Unavailable
 
-MAX_BATCH = 1000
 MANY = 20  # successes in one commit
 MAX_BYTES = 16_000_000
 CALL_SECONDS = 10.0
@@ -114,10 +114,13 @@ class Settler:
         done = self._done_since + linger_seconds if self._done else math.inf
         return min(done, self._look_aside_at)
 
-    def take_done(self, number: int = MAX_BATCH) -> list[Completed]:
-        """Successes to be written together with the next claim, at most so many, and no more bytes
-        than one call may have."""
-        if any(sizes := [ending.size for ending in self._done[:number]]):
+    def take_done(self) -> list[Completed]:
+        """Successes to be written together with the next claim, as many as make one call."""
+        if not self._done:
+            return []
+        first = self._done[:MAX_ENDINGS]
+        number = ending_in_a_call([ending.attempt.lease.lease_seconds for ending in first])
+        if any(sizes := [ending.size for ending in first[:number]]):
             number = max(1, bisect_right(list(accumulate(sizes)), MAX_BYTES))
         taken, self._done = self._done[:number], self._done[number:]
         return taken
@@ -128,7 +131,7 @@ class Settler:
         await self.resolve()
         while self._waiting:
             kind = self._waiting[0].batch
-            taken = [ending for ending in self._waiting if ending.batch == kind][:MAX_BATCH]
+            taken = [ending for ending in self._waiting if ending.batch == kind][:MAX_ENDINGS]
             chosen = set(map(id, taken))
             self._waiting = [ending for ending in self._waiting if id(ending) not in chosen]
             await self.write(taken)
@@ -278,7 +281,7 @@ class Settler:
         if self._look_aside_at <= time.monotonic():
             await self._look_aside()
         while self._unsure:
-            asked = self._unsure[:MAX_BATCH]
+            asked = self._unsure[:MAX_ENDINGS]
             under_way = {e for e in asked if isinstance(e, Unsure) and e.is_open}  # asked first
             outcomes = await self._session.run(self._verbs.outcomes(keys(asked)), CALL_SECONDS)
             for ending, (outcome, final) in zip(asked, outcomes, strict=True):
