@@ -197,19 +197,23 @@ def test_a_session_that_has_forgotten_what_it_had_prepared_costs_no_enqueue(
     assert len(of_jobs(stage)) == 4 * OFTEN + 1
 
 
+TIMES, ROLLBACK_EVERY = 30, 10
+
+
 class RollingBack:
-    """As the service does: each call in a transaction, one of which is rolled back. psycopg has
+    """As the service does: each call in a transaction, some of which are rolled back. psycopg has
     prepared a statement of its own by then, so it has the server forget all of them."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
 
     def run(self, conn: Any) -> None:
-        for number in range(3 * OFTEN):
+        for number in range(1, TIMES + 1):
             with suppress(Rollback), conn.transaction():
                 conn.execute("select 1")
                 self._call.run(conn)
-                if number % OFTEN == OFTEN - 1:
+                if number % ROLLBACK_EVERY == 0:
+                    assert conn._prepared._names, "psycopg has something to be forgotten"
                     raise Rollback
 
 
@@ -222,7 +226,7 @@ def test_what_a_rollback_has_made_forgotten_costs_no_enqueue_in_a_transaction(
     app._producer.run(RollingBack(enqueues("faultline", "work", {})({}, None)))
     for _ in range(OFTEN):
         app.enqueue("work")
-    assert len(of_jobs(stage)) == 2 * OFTEN + 3 * OFTEN - 3
+    assert len(of_jobs(stage)) == 2 * OFTEN + TIMES - TIMES // ROLLBACK_EVERY
     assert prepared(app) == 1
 
 

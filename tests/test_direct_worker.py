@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from typing import Any
 
 import psycopg
@@ -113,13 +114,13 @@ class Waiting:
         self.session = Session(stage.url, stage.schema)
         self._claim = stage.verbs.claim("A", lanes(stage), max_jobs=10)
 
-    async def begin(self) -> asyncio.Task[list[Lease]]:
+    async def begin(self, seconds: float = 30.0) -> asyncio.Task[list[Lease]]:
         for _ in range(USES + 1):
             await self.session.run(self._claim, 10)
         assert await prepared(self.session) == 1
         self._holder = self._stage.connect(isolation="read committed")
         self._holder.execute("lock table faultline.ready in access exclusive mode")
-        task = asyncio.create_task(self.session.run(self._claim, 30))
+        task = asyncio.create_task(self.session.run(self._claim, seconds))
         await self.until(1)
         return task
 
@@ -151,6 +152,23 @@ def test_what_is_said_with_an_answer_is_passed_on(stage: Stage, waiting: Waiting
         return heard
 
     assert asyncio.run(play()) == ["a word"]
+
+
+def test_an_answer_that_came_while_the_loop_was_blocked_costs_no_connection(
+    waiting: Waiting,
+) -> None:
+    """Its time is over then. The loop reads it, looks at the clock, and wakes who awaits it."""
+
+    async def play() -> None:
+        task = await waiting.begin(seconds=3.0)
+        waiting.let_go()
+        over_at = time.monotonic() + 3.2
+        until(lambda: time.monotonic() > over_at, "a handler that blocks has come to its end")
+        assert await task == []
+        assert await waiting.session.run(waiting._claim, 10) == [], "on the same connection"
+        await waiting.session.close()
+
+    asyncio.run(play())
 
 
 def test_a_call_that_is_cancelled_is_given_up_by_the_server_too(waiting: Waiting) -> None:
