@@ -65,14 +65,14 @@ class Timeline:
 
     def __call__(self, line: Line) -> None:
         """B takes over in one thread and claims in another, which may be quicker to say so."""
-        lines = [line]
-        if self._early is not None and line["actor"] == "B" and "job_id" in line:
-            self._early.insert(0 if line["event"] == "lease_reclaimed" else len(self._early), line)
-            lines = []
-            if line["event"] == "lease_reclaimed":
-                lines, self._early = self._early, None
-        for each in lines:
-            self._tell(each)
+        if self._early is None or line["actor"] != "B" or "job_id" not in line:
+            self._tell(line)
+        elif line["event"] != "lease_reclaimed":
+            self._early.append(line)
+        else:
+            early, self._early = self._early, None
+            for each in (line, *early):
+                self._tell(each)
 
     def _tell(self, line: Line) -> None:
         event = line["event"]
