@@ -176,6 +176,11 @@ class Terminal:
         """How often a worker has begun in it."""
         return len(READY.findall(self.printed))
 
+    def restarts(self) -> int:
+        """How often it has started its workers anew, and one of those has begun."""
+        _, *since = self.printed.split("changed: restarting")
+        return sum(READY.search(printed) is not None for printed in since)
+
     def end(self, sign: signal.Signals = signal.SIGTERM) -> int:
         """Its exit status, after this signal."""
         if self.process.poll() is None:
@@ -242,15 +247,16 @@ class Reader:
     # ── Python ───────────────────────────────────────────────────────────────────────────────────
 
     def _save(self, name: str, text: str) -> None:
-        """As an editor does; whoever watches the file has seen it before the reader goes on."""
+        """As an editor does; whoever watches the directory has seen it, a new file as well, before
+        the reader goes on: a worker that is started anew hands back what it has just claimed."""
         compile(text, name, "exec")
         path = self.directory / name
-        changes = path.exists() and path.read_text() != text
-        watching = {t: t.starts() for t in self.terminals if changes and t.reloads}
+        changes = not path.exists() or path.read_text() != text
+        watching = {t: t.restarts() for t in self.terminals if changes and t.reloads}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         for terminal, count in watching.items():
-            until(lambda t=terminal, n=count: t.starts() > n, "the worker is started anew")
+            until(lambda t=terminal, n=count: t.restarts() > n, "the worker is started anew")
 
     def _run(self, block: Block) -> None:
         if self._interpreter is None:
