@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
-from typing import Any
+from typing import Any, LiteralString
 from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
@@ -194,13 +194,17 @@ def test_a_connection_that_comes_back_after_the_end_is_closed_and_no_new_one_is_
     asyncio.run(play())
 
 
-def test_a_pipeline_that_was_left_open_is_nobody_elses_problem(database: str) -> None:
+@pytest.mark.parametrize("statements", [["select 1"], []])
+def test_a_pipeline_that_was_left_open_is_nobody_elses_problem(
+    database: str, statements: list[LiteralString]
+) -> None:
     """In it the next one's COMMIT would only be queued."""
     pool = Pool(database, "faultline", 1)
     conn = pool.take()
     pipeline = conn.pipeline()
     pipeline.__enter__()
-    conn.execute("select 1")
+    for statement in statements:
+        conn.execute(statement)
     pool.give(conn)
     again = pool.take()
     assert (conn.closed, again.pgconn.pipeline_status) == (True, PipelineStatus.OFF)
@@ -211,7 +215,7 @@ def test_a_pipeline_that_was_left_open_is_nobody_elses_problem(database: str) ->
 def test_a_statement_that_was_cancelled_twice_does_not_go_on_in_the_server(stage: Stage) -> None:
     """psycopg then no longer waits for it to end, and its transaction would keep its locks."""
     running = (
-        "select 1 from pg_stat_activity where state = 'active' and query like '%%pg_sleep(60%%' "
+        "select 1 from pg_stat_activity where state = 'active' and query like '%%pg_sleep(6000%%' "
         "and datname = current_database()"
     )
 
@@ -219,7 +223,7 @@ def test_a_statement_that_was_cancelled_twice_does_not_go_on_in_the_server(stage
         pool = Pool(stage.url, "faultline", 1)
         pool.at_home()
         conn = await pool.atake()
-        task = asyncio.create_task(conn.execute("select pg_sleep(60)"))
+        task = asyncio.create_task(conn.execute("select pg_sleep(6000)"))
         await asyncio.to_thread(until, lambda: others(), "it runs")
         task.cancel()
         await asyncio.sleep(0)

@@ -18,6 +18,7 @@ from psycopg import AsyncClientCursor, AsyncConnection, ClientCursor, Connection
 from psycopg.pq.abc import PGresult
 
 from faultline.call import Call, joined
+from faultline.connect import abort
 from faultline.direct import checked
 
 _FORBIDDEN = (
@@ -71,6 +72,16 @@ class AsyncLent(AsyncConnection[Any]):
         """Not while a block is open."""
         _refuse(self, "rollback")
         await super().rollback()
+
+    async def cancel_safe(self, *, timeout: float = 30.0) -> None:
+        """psycopg asks this of the server when the task of a statement is cancelled. Cancelled
+        again, it closes the connection (from 3.3 on), and the statement would go on, with the locks
+        of its transaction: so somebody else asks then."""
+        try:
+            await super().cancel_safe(timeout=timeout)
+        except BaseException:
+            abort(self)
+            raise
 
 
 def _refuse(connection: Lent | AsyncLent, what: str) -> None:

@@ -198,7 +198,8 @@ def _is_dead(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
 
 
 def _is_at_work(conn: Connection[Any] | AsyncConnection[Any]) -> bool:
-    """Whether the server may still be busy for it, because a handler was cancelled twice; or its
-    pipeline was left open, in which the next one's COMMIT would never be sent."""
+    """Whether the server may still be busy for it, because a handler was cancelled twice (psycopg
+    before 3.3 leaves it so); or its pipeline was left open, in which the next one's COMMIT would
+    never be sent."""
     at_work = conn.info.transaction_status == TransactionStatus.ACTIVE
     return at_work or conn.pgconn.pipeline_status != PipelineStatus.OFF
