@@ -28,6 +28,9 @@ from faultline.reading import Reading
 SETTLING = ("complete", "fail", "snooze", "release", "cancel_attempt")
 DEADLINE_SECONDS = float(os.environ.get("FAULTLINE_TEST_PATIENCE", "60"))
 
+# The sessions of this test that wait for another one's lock; other tests share the server.
+BLOCKED = "pg_stat_activity where datname = current_database() and pg_blocking_pids(pid) <> '{}'"
+
 
 def until(condition: Callable[[], Any], what: str) -> Any:
     """Poll until the condition holds; the one place where the tests wait for something."""

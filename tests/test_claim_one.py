@@ -8,25 +8,20 @@ as its ears would tell it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
 import pytest
 
-from faultline.connect import sever
 from faultline.direct import USES, AsyncDirect
 from faultline.errors import InvalidArgument
 from faultline.jobs import Lease, Unreadable
-from faultline.worker.attempt import Hands
-from faultline.worker.pump import FEW_LANES, Pump
+from faultline.worker.pump import FEW_LANES
 from faultline.worker.session import Session, Unavailable
-from faultline.worker.settler import Settler
-from tests.stage import Stage, until
+from tests.stage import Stage
+from tests.told import ASLEEP, Told, play
 
 pytestmark = pytest.mark.both_servers
-
-ASLEEP = "select count(*) from {schema}.sleeper"
 
 
 def lanes(stage: Stage) -> list[int]:
@@ -135,85 +130,6 @@ def test_past_a_cursor_the_answer_is_the_same_as_with_one(stage: Stage) -> None:
 # ── which of the two ─────────────────────────────────────────────────────────────────────────────
 
 
-class Told:
-    """A pump whose ears are played by the test, and how many jobs each of its steps began."""
-
-    def __init__(self, stage: Stage, room: int = 100) -> None:
-        self.begun: list[int] = []
-        self.room = room
-        self._session = Session(stage.url, stage.schema)
-        settler = Settler("A", stage.verbs, self._session, Hands(), lambda _: None)
-        self._pump = Pump(
-            *("A", ["default"], self._session, stage.verbs, settler, lambda _: None),
-            room=lambda: self.room,
-            is_ahead=lambda _: False,
-            start=lambda leases, _: self.begun.append(len(leases)),
-            known=list,
-            poll_seconds=lambda: 60.0,
-            apart=None,
-            listens=False,
-            on_cancel=lambda _: None,
-        )
-
-    async def told(self, queue: str | None) -> int:
-        """One step after this word; how many it began. None: of some queue, or of none."""
-        before = len(self.begun)
-        self.hears(queue)
-        await self.step()
-        return sum(self.begun[before:])
-
-    async def rest(self) -> None:
-        """Until it has found nothing, and said that it sleeps."""
-        for _ in range(4):
-            await self.step()
-
-    async def wait(self) -> asyncio.Task[None]:
-        """It waits for a word, and has found out that way often enough to have it prepared."""
-        for _ in range(USES + 1):
-            await self.told("default")
-            await self.rest()
-        await self._pump._wait()  # not for long: it was told
-        waits = asyncio.ensure_future(self._pump._wait())
-        await asyncio.sleep(0)
-        return waits
-
-    def hears(self, queue: str | None) -> None:
-        """And does nothing about it yet, but for what it does at once."""
-        self._pump.work_announced(queue)
-
-    async def step(self) -> None:
-        await self._pump.settle_and_claim()
-
-    async def cut(self) -> None:
-        """The network fails; the server has not noticed."""
-        sever(await self._session.connection())
-
-    def drain(self) -> None:
-        self.room = 0
-        self._pump.wake()
-
-    async def calm(self) -> None:
-        await self._session.calm(0.01)
-
-    async def close(self) -> None:
-        await self._pump.close()
-        await self._session.close()
-
-
-def play(stage: Stage, scene: Callable[[Told], Awaitable[None]], room: int = 100) -> None:
-    """With a pump that has found nothing, and has said that it sleeps."""
-
-    async def run() -> None:
-        pump = Told(stage, room)
-        await pump.rest()
-        assert stage.value(ASLEEP) == 1
-        await scene(pump)
-        await pump.close()
-
-    stage.running()  # so that the lane is there
-    asyncio.run(run())
-
-
 def test_a_worker_at_rest_takes_the_one_job_that_it_is_told_of_and_then_all_there_are(
     stage: Stage,
 ) -> None:
@@ -260,102 +176,6 @@ def test_where_there_are_many_lanes_all_are_read_at_once(stage: Stage) -> None:
 
     for priority in range(1, FEW_LANES + 1):
         stage.running(priority=priority)
-    play(stage, scene)
-
-
-# ── at once ──────────────────────────────────────────────────────────────────────────────────────
-
-
-LEASES = "select count(*) from {schema}.lease where fencing_token = 1"
-PLAYED = 1  # the lease that `play` has made
-
-
-def claimed(stage: Stage) -> bool:
-    return bool(stage.value(LEASES) > PLAYED)
-
-
-def test_a_worker_that_waits_sends_its_claim_before_the_loop_turns(stage: Stage) -> None:
-    async def scene(pump: Told) -> None:
-        waits = await pump.wait()
-        for _ in range(3):
-            stage.enqueue()
-        pump.hears("default")
-        until(lambda: claimed(stage), "the claim was sent, though nothing was awaited")
-        await waits
-        await pump.step()
-        assert pump.begun == [1], "and what it brought begins before the next is asked for"
-        await pump.step()
-        assert pump.begun == [1, 2]
-
-    play(stage, scene)
-
-
-def test_a_worker_that_is_to_drain_claims_nothing_more_at_a_word(stage: Stage) -> None:
-    async def scene(pump: Told) -> None:
-        waits = await pump.wait()
-        stage.enqueue()
-        pump.drain()
-        pump.hears("default")
-        await waits
-        await pump.step()
-        assert not claimed(stage)
-
-    play(stage, scene)
-
-
-def test_what_a_word_brought_is_handed_back_if_its_worker_is_cancelled(stage: Stage) -> None:
-    async def scene(pump: Told) -> None:
-        waits = await pump.wait()
-        job_id = stage.enqueue()
-        pump.hears("default")
-        waits.cancel()
-        await asyncio.gather(waits, return_exceptions=True)
-        await pump.close()
-        assert stage.state(job_id) == "queued"
-
-    play(stage, scene)
-
-
-def test_what_a_word_brought_is_handed_back_if_its_answer_is_lost(stage: Stage) -> None:
-    async def scene(pump: Told) -> None:
-        waits = await pump.wait()
-        job_id = stage.enqueue()
-        holder = stage.connect(isolation="read committed")
-        holder.execute("lock table faultline.epoch in access exclusive mode")
-        pump.hears("default")
-        blocked = "select count(*) from pg_stat_activity where pg_blocking_pids(pid) <> '{}'"
-        until(lambda: stage.value(blocked) == 1, "the claim waits")
-        await pump.cut()
-        holder.rollback()
-        until(lambda: claimed(stage), "it was claimed")
-        await waits
-        with pytest.raises(Unavailable) as lost:
-            await pump.step()
-        assert lost.value.unknown
-        await pump.step()
-        assert pump.begun == [2], "with the lease of `play`, of which it does not know either"
-        outcomes = "select outcome from {schema}.attempt where job_id = %s"
-        assert stage.execute(outcomes, job_id) == [("released",)]
-
-    play(stage, scene)
-
-
-def test_an_answer_to_what_a_word_has_sent_is_not_waited_for_without_end(stage: Stage) -> None:
-    async def scene(pump: Told) -> None:
-        waits = await pump.wait()
-        stage.enqueue()
-        holder = stage.connect(isolation="read committed")
-        holder.execute("lock table faultline.epoch in access exclusive mode")
-        pump.hears("default")
-        await waits
-        calmed = asyncio.ensure_future(pump.calm())  # as who is going to end the worker does
-        with pytest.raises(Unavailable) as lost:
-            await pump.step()
-        assert lost.value.unknown
-        assert not calmed.done(), "nothing is under way any more, it said too soon"
-        await calmed
-        holder.rollback()
-
     play(stage, scene)
 
 

@@ -27,7 +27,7 @@ from faultline.enqueueing import SUPPOSED
 from faultline.errors import IdempotencyConflict, InvalidArgument
 from faultline.protocol import enqueues
 from tests.pooler import needs_pgbouncer, pgbouncer
-from tests.stage import Stage, until
+from tests.stage import BLOCKED, Stage, until
 
 OFTEN = USES + 3
 PREPARED = "select count(*) from pg_prepared_statements where name like 'faultline_%%'"
@@ -256,7 +256,7 @@ def test_an_enqueue_that_a_signal_interrupts_is_cancelled_and_breaks_none_after_
         app.enqueue("work", {"number": number})
     holder = stage.connect(isolation="read committed")
     holder.execute("lock table faultline.job")
-    waits = "select count(*) from pg_stat_activity where pg_blocking_pids(pid) <> '{}'"
+    waits = f"select count(*) from {BLOCKED}"
     before = signal.signal(signal.SIGUSR1, interrupt)
     main = threading.get_ident()
 
@@ -276,6 +276,40 @@ def test_an_enqueue_that_a_signal_interrupts_is_cancelled_and_breaks_none_after_
     holder.rollback()
     app.enqueue("work")
     assert len(of_jobs(stage)) == OFTEN + 1
+
+
+class Sent:
+    """libpq, on which a signal comes after a statement was sent and before anything else is done;
+    by then the server is at it."""
+
+    def __init__(self, real: Any, stage: Stage) -> None:
+        self._real = real
+        self._stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def send_query_prepared(self, *what: Any) -> None:
+        self._real.send_query_prepared(*what)
+        until(lambda: self._stage.value(f"select count(*) from {BLOCKED}") == 1, "it waits")
+        raise Interrupted
+
+
+def test_an_enqueue_that_is_interrupted_right_after_it_was_sent_is_cancelled(stage: Stage) -> None:
+    conn = Direct.connect(stage.url, autocommit=True)
+    session, enqueue = conn.info.backend_pid, stage.verbs.enqueue("work", {})
+    for _ in range(OFTEN):
+        enqueue.run(conn)
+    holder = stage.connect(isolation="read committed")
+    holder.execute("lock table faultline.job")
+    conn.pgconn = Sent(conn.pgconn, stage)  # type: ignore[assignment]
+    with pytest.raises(Interrupted):
+        enqueue.run(conn)
+    conn.close()
+    holder.rollback()
+    ended = "select count(*) = 0 from pg_stat_activity where pid = %s"
+    until(lambda: stage.value(ended, session), "the server is done with it")
+    assert len(of_jobs(stage)) == OFTEN
 
 
 def test_as_many_statements_are_prepared_as_there_is_room_for(app: App) -> None:

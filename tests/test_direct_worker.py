@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -18,11 +19,11 @@ from faultline.direct import USES
 from faultline.ids import Ids
 from faultline.jobs import Lease
 from faultline.worker.session import Session, Unavailable
-from tests.stage import Stage, until
+from tests.stage import BLOCKED, Stage, until
 
 OFTEN = USES + 3
 PREPARED = "select count(*) from pg_prepared_statements where name like 'faultline_%'"
-WAITS = "select count(*) from pg_stat_activity where pg_blocking_pids(pid) <> '{}'"
+WAITS = f"select count(*) from {BLOCKED}"
 ARGUMENTS: list[Any] = [{}, {"name": "O'Reilly ü\\ $1 %s"}, {"many": [None, True, -1.5, 2**62]}]
 
 
@@ -85,20 +86,63 @@ def test_an_answer_that_comes_in_many_pieces_is_read_whole(stage: Stage) -> None
     asyncio.run(play())
 
 
+class Slow:
+    """A way to the server on which nothing is read for as long as the test says."""
+
+    def __init__(self, server: str) -> None:
+        self._server = urlsplit(server)
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self._has_ended = asyncio.Event()
+
+    async def open(self) -> str:
+        self._relay = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        port = self._relay.sockets[0].getsockname()[1]
+        login = self._server.netloc.rpartition("@")[0]
+        return urlunsplit(self._server._replace(netloc=f"{login}@127.0.0.1:{port}"))
+
+    async def _connected(self, here: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        answers, there = await asyncio.open_connection(self._server.hostname, self._server.port)
+        await asyncio.gather(self._pass_on(here, there), self._pass_on(answers, back))
+        self._has_ended.set()
+
+    async def _pass_on(self, from_: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+        while data := await from_.read(65536):
+            await self.reads.wait()
+            to.write(data)
+            await to.drain()
+        to.close()
+        await to.wait_closed()
+
+    async def close(self) -> None:
+        await self._has_ended.wait()
+        self._relay.close()
+        await self._relay.wait_closed()
+
+
 def test_what_is_more_than_a_socket_takes_at_once_is_sent_whole(stage: Stage) -> None:
     async def play() -> None:
-        session = Session(stage.url, stage.schema)
-        for number in range(OFTEN):
-            result = {"number": number, "long": "x" * 15_000_000}
+        slow = Slow(stage.url)
+        session = Session(await slow.open(), stage.schema)
+
+        async def complete(result: Any) -> Any:
             attempt = stage.running()
             assert await session.run(stage.verbs.complete([attempt], [result]), 20) == []
-            (stored,) = stage.execute(
-                "select result ->> 'number', length(result ->> 'long') from {schema}.attempt "
-                "where job_id = %s", attempt[0],
-            )  # fmt: skip
-            assert stored == (str(number), 15_000_000)
+            stored = "select result from {schema}.attempt where job_id = %s"
+            return stage.value(stored, attempt[0])
+
+        for _ in range(OFTEN):
+            await complete("small")
         assert await prepared(session) == 1
+        large = "x" * 15_000_000
+        slow.reads.clear()
+        stored = asyncio.ensure_future(complete(large))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        slow.reads.set()
+        assert await stored == large
         await session.close()
+        await slow.close()
 
     asyncio.run(play())
 

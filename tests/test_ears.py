@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from typing import Any
 import psycopg
 
 from faultline.connect import readable_url
+from faultline.direct import USES
 from faultline.worker.ears import Ears
 from faultline.worker.session import Session
 from tests.stage import Stage, until
@@ -34,7 +36,9 @@ class Listener:
         self.work: list[str | None] = []
         self.cancels: list[uuid.UUID] = []
         self.session = Session(stage.url, stage.schema)
-        self.ears = Ears(self.session, stage.schema, self._heard, self.cancels.append)
+        self.answered = asyncio.Event()
+        hear = self._heard, self.cancels.append, self.answered.set
+        self.ears = Ears(self.session, stage.schema, *hear)
 
     def _heard(self, queue: str | None) -> None:
         self.work.append(queue)
@@ -141,6 +145,29 @@ def test_a_connection_that_breaks_at_listen_raises_nothing_and_the_next_one_is_t
         listener.ears.watch()
         await listener.ears.listen()  # a poll later
         assert listener.ears.listening
+
+    play(stage, scene)
+
+
+def test_an_answer_that_is_heard_when_its_time_is_over_costs_no_connection(stage: Stage) -> None:
+    """A handler blocked the loop. It takes the answer in, and then looks at the clock."""
+
+    async def scene(listener: Listener) -> None:
+        conn = await listener.begin()
+        call = stage.verbs.claim("A", [])
+        for _ in range(USES + 1):
+            await listener.session.run(call, 10)
+        ready = listener.session.ready(call, 1.0)
+        assert ready is not None
+        listener.ears.watch()
+        assert listener.session.send(ready)
+        over_at = time.monotonic() + 1.2
+        until(lambda: time.monotonic() > over_at, "a handler that blocks has come to its end")
+        await asyncio.wait_for(listener.answered.wait(), 10)
+        listener.ears.rest()
+        assert await listener.session.answer(ready) == []
+        assert await listener.session.run(call, 10) == []
+        assert await listener.session.connection() is conn
 
     play(stage, scene)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from faultline.drills.proxy import Proxy
+from faultline.drills.proxy import Fate, Moment, Proxy
 from tests.stage import Stage, until
 from tests.workers import Ground, Process
 
@@ -68,6 +68,28 @@ def test_jobs_leased_by_a_claim_whose_answer_was_lost_are_handed_back_at_once(
         ground.until_state(job_id, "succeeded")
     assert stage.outcomes(job_id) == [(1, "released"), (2, "succeeded")]
     assert stage.job(job_id)["crashes"] == 0
+    assert stage.violations() == []
+
+
+def test_a_worker_that_drains_hands_back_what_a_lost_claim_has_leased(
+    ground: Ground, proxy: Proxy
+) -> None:
+    stage = ground.stage
+
+    def hold(moment: Moment) -> Fate | None:
+        return Fate.HOLD_ANSWER if "claim" in moment.text and not proxy.held else None
+
+    with Process(proxy.url) as worker:
+        worker.ready()
+        proxy.when(hold)
+        job_id = stage.enqueue("add", {"a": 1, "b": 0})
+        until(lambda: proxy.held, "the answer to a claim is held")
+        worker.terminate()
+        worker.until("worker_draining")
+        for held in proxy.held:
+            held.end(cut=True)
+        assert worker.ended() == 0
+    assert stage.state(job_id) == "queued"
     assert stage.violations() == []
 
 

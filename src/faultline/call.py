@@ -6,8 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any, Generic, TypeVar
 
@@ -64,18 +63,25 @@ class Call(Generic[T]):
             raise ours from error
 
     def ready(self, conn: AsyncConnection[Any]) -> Callable[[], None] | None:
-        """What sends it, where that can be had; its answer is then for `arun` to await."""
+        """What sends it, where that can be had; its answer is then for `arun` to await, but may be
+        read before."""
         if not isinstance(conn, AsyncDirect):
             return None
-        return conn.ready(self.statement, self.parameters, binary=self.binary)
+        return conn.ready(self.statement, self.parameters, self.read, binary=self.binary)
+
+    def then(self, go_on: Callable[[T], T]) -> Call[T]:
+        """The same, and what is read goes through this as soon as it is."""
+        return replace(self, read=lambda rows: go_on(self.read(rows)))
 
     async def arun(self, conn: AsyncConnection[Any], *, is_sent: bool = False) -> T:
         """As `run`, for asyncio."""
         try:
             rows = None
             if isinstance(conn, AsyncDirect):
-                ask = partial(conn.ask, self.statement, self.parameters, binary=self.binary)
-                rows = await (conn.answer() if is_sent else ask())
+                if is_sent:
+                    found: T = await conn.answer()
+                    return found
+                rows = await conn.ask(self.statement, self.parameters, binary=self.binary)
             if rows is None:
                 async with conn.cursor(row_factory=tuple_row, binary=self.binary) as cursor:
                     await cursor.execute(self.statement, self.parameters)

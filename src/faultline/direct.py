@@ -12,8 +12,8 @@ import asyncio
 import select
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache, partial
-from typing import Any
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -30,6 +30,7 @@ MOST = 50  # statements: there are as many as ways to combine the options of an 
 SIGNAL_MS = 100
 CANCEL_SECONDS = 5.0
 
+T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 Values = tuple[list[bytes | None], list[int] | None]  # and their formats; None: all are text
 
@@ -105,20 +106,21 @@ class Direct(Connection[Any]):
                 self.pgconn.send_prepare(name, numbered(statement))
                 checked(self, self.wait(generators.execute(self.pgconn)))
                 statements.keep(statement, name)
-            self.pgconn.send_query_prepared(name, *values, binary)
             try:
-                return statements.read(self._results())
+                return statements.read(self._results(name, values, binary))
             except psycopg.errors.InvalidSqlStatementName:  # or a pooler has: DISCARD ALL
                 statements.forget()
                 return None
 
-    def _results(self) -> list[PGresult]:
-        """As `wait(generators.execute(…))`, at two thirds of its price."""
+    def _results(self, name: bytes, values: Values, binary: bool) -> list[PGresult]:
+        """Of what is sent here, since a signal may come as soon as it is. As
+        `wait(generators.execute(…))`, at two thirds of its price."""
         pgconn = self.pgconn
         results: list[PGresult] = []
-        if self._poll is None or pgconn.flush():  # more than the socket takes at once
-            return self.wait(generators.execute(pgconn))
         try:
+            pgconn.send_query_prepared(name, *values, binary)
+            if self._poll is None or pgconn.flush():  # more than the socket takes at once
+                return self.wait(generators.execute(pgconn))
             while True:
                 while pgconn.is_busy():
                     self._poll(SIGNAL_MS)
@@ -138,6 +140,28 @@ class Direct(Connection[Any]):
             raise
 
 
+class Answer(Generic[T]):
+    """To what was sent ahead; read once, by whoever notices first that it is here."""
+
+    def __init__(self, read: Callable[[list[PGresult]], T]) -> None:
+        self.results: list[PGresult] = []  # that have come so far
+        self._read = read
+        self._found: list[T] = []
+        self._error: Exception | None = None
+
+    def read(self) -> T:
+        """What it says, or its error."""
+        if self._error is not None:
+            raise self._error
+        if not self._found:
+            try:
+                self._found.append(self._read(self.results))
+            except Exception as error:
+                self._error = error
+                raise
+        return self._found[0]
+
+
 class AsyncDirect(AsyncConnection[Any]):
     """A worker's."""
 
@@ -145,6 +169,7 @@ class AsyncDirect(AsyncConnection[Any]):
         super().__init__(pgconn, row_factory)
         self._statements = Statements(self)
         self._arrived: asyncio.Future[None] | None = None  # a result, while it is awaited
+        self._answer: Answer[Any] | None = None  # to what was sent ahead, until it is awaited
         self.is_arriving = False  # of the answer that is awaited, something has come
 
     async def ask(
@@ -162,22 +187,49 @@ class AsyncDirect(AsyncConnection[Any]):
                 checked(self, await self.wait(generators.execute(self.pgconn)))
                 statements.keep(statement, name)
             self.pgconn.send_query_prepared(name, *values, binary)
-            return statements.read(await self._results())
+            results: list[PGresult] = []
+            await self._gather(results)
+            return statements.read(results)
 
     def ready(
-        self, statement: str, parameters: tuple[Any, ...], *, binary: bool = False
+        self,
+        statement: str,
+        parameters: tuple[Any, ...],
+        read: Callable[[Rows], Any],
+        *,
+        binary: bool = False,
     ) -> Callable[[], None] | None:
-        """What sends it when it is called; then nothing but `answer` may be done with this
-        connection. None: it is not prepared, or cannot be; ask for it."""
+        """What sends it when it is called; then nothing but `hear` and `answer` may be done with
+        this connection. None: it is not prepared, or cannot be; ask for it."""
         name, values = self._statements.name(statement), plain_values(parameters)
         if name is None or values is None:
             return None
-        return partial(self.pgconn.send_query_prepared, name, *values, binary)
 
-    async def answer(self) -> Rows:
-        """The rows that what was sent has brought."""
+        def send() -> None:
+            self.pgconn.send_query_prepared(name, *values, binary)
+            self._answer = Answer(lambda results: read(self._statements.read(results)))
+
+        return send
+
+    def hear(self) -> bool:
+        """For who looks out for whatever comes, and has taken it in: whether that was the rest of
+        the answer to what was sent. It is read now, and what was read is for `answer`."""
+        if (answer := self._answer) is None:
+            return False
+        self.is_arriving = True  # until it is awaited
+        if not self._have_come(answer.results):
+            return False
+        with suppress(Exception):  # for `answer` as well
+            answer.read()
+        return True
+
+    async def answer(self) -> Any:
+        """What is read in the rows that what was sent has brought."""
+        assert self._answer is not None
+        answer, self._answer = self._answer, None
         async with self.lock:
-            return self._statements.read(await self._results())
+            await self._gather(answer.results)
+            return answer.read()
 
     async def close(self) -> None:
         """Close it; who waits for an answer will get none."""
@@ -186,23 +238,27 @@ class AsyncDirect(AsyncConnection[Any]):
             await asyncio.sleep(0)  # nobody looks out any more: its file's number may be another's
         await super().close()
 
-    async def _results(self) -> list[PGresult]:
-        """As `wait(generators.execute(…))`. A large answer comes in pieces: here the loop is told
-        once to look out for all of them, and they wake nobody."""
+    def _have_come(self, results: list[PGresult]) -> bool:
+        """Whether these are all; those that can be had without waiting are added."""
         pgconn = self.pgconn
-        results: list[PGresult] = []
-        if pgconn.flush():  # more than the socket takes at once
-            return await self.wait(generators.execute(pgconn))
+        while not pgconn.is_busy():
+            if (result := pgconn.get_result()) is None:
+                return True
+            results.append(result)
+        return False
+
+    async def _gather(self, results: list[PGresult]) -> None:
+        """All that there are. As `wait(generators.execute(…))`; but a large answer comes in pieces,
+        and here the loop is told once to look out for all of them, and they wake nobody."""
+        pgconn = self.pgconn
         try:
-            while True:
-                if pgconn.is_busy():
-                    await self._arrival()
-                if (result := pgconn.get_result()) is None:
-                    break
-                results.append(result)
+            if pgconn.flush():  # more than the socket takes at once
+                results += await self.wait(generators.execute(pgconn))
+            elif not self._have_come(results):
+                await self._arrival(results)
         except BaseException as error:
             if is_said_better(results, error):
-                return results
+                return
             if pgconn.transaction_status == TransactionStatus.ACTIVE:  # nobody hears the answer
                 try:
                     with suppress(psycopg.Error):
@@ -215,10 +271,9 @@ class AsyncDirect(AsyncConnection[Any]):
         while (heard := pgconn.notifies()) is not None:
             if pgconn.notify_handler is not None:
                 pgconn.notify_handler(heard)
-        return results
 
-    async def _arrival(self) -> None:
-        """Until a whole result can be had."""
+    async def _arrival(self, results: list[PGresult]) -> None:
+        """Until they are all here."""
         loop, pgconn = asyncio.get_running_loop(), self.pgconn
         arrived = self._arrived = loop.create_future()
 
@@ -228,7 +283,7 @@ class AsyncDirect(AsyncConnection[Any]):
             self.is_arriving = True
             try:
                 pgconn.consume_input()
-                if not pgconn.is_busy():
+                if self._have_come(results):
                     arrived.set_result(None)
             except psycopg.Error as error:
                 stop()  # before anybody can have that file's number: libpq has closed it

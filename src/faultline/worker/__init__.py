@@ -5,7 +5,7 @@
     worker       one process, put together; signals and draining
     pump         the main loop: settle what has ended, claim what there is room for, wait; beside:
                  its other connections, for hundreds of short jobs
-    lanes        where it claims, in which order
+    lanes        where it claims, in which order; lost: claims whose answer never came
     ahead        how many it claims before there is a place for them
     execution    runs handlers: on the loop, in threads (threads), or alone (alone); short ones one
                  after the other, in one task (relay) or one thread (stretch); calling: how

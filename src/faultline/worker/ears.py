@@ -2,8 +2,8 @@
 
 So nobody has to be woken between the word and the claim: no other thread of this process, and no
 other process of the server's, whose memory has gone cold (decision 19 has the figures). While a
-call is under way psycopg hands over what arrives with its answer; while the worker waits, the event
-loop watches the connection itself.
+call is awaited psycopg hands over what arrives with its answer; while the worker waits, the event
+loop watches the connection itself, for words and for the answer to what a word has sent.
 
 It is a hint: whoever does not hear polls. Behind a pooler LISTEN reaches nobody; there the
 reconciler listens, at a URL of its own.
@@ -22,6 +22,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from faultline.connect import pooled
+from faultline.direct import AsyncDirect
 from faultline.errors import FaultlineError
 from faultline.worker.limit import Limit
 from faultline.worker.session import Deadline, Session
@@ -39,11 +40,13 @@ class Ears:
         schema: str,
         on_work: Callable[[str | None], None],
         on_cancel: Callable[[UUID], None],
+        on_answer: Callable[[], None],
     ) -> None:
         self._session = session
         self._schema = schema
         self._on_work = on_work
         self._on_cancel = on_cancel
+        self._on_answer = on_answer  # to what was sent while it was watched
         self._hearing: AsyncConnection[Any] | None = None
         self._is_heard = False  # on that one
         self._watched: int | None = None  # its file, while it is watched
@@ -66,6 +69,11 @@ class Ears:
             self._is_heard = True
             self._on_work(None)  # what was announced before we listened
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether what comes is heard at once."""
+        return self._watched is not None
+
     def watch(self) -> None:
         """Until `rest`, while nobody uses the connection: what is said is passed on at once."""
         if (conn := self._hearing) is not None and self.listening:
@@ -86,6 +94,8 @@ class Ears:
             self.rest()
             self._on_work(None)
         else:
+            if isinstance(conn, AsyncDirect) and conn.hear():
+                self._on_answer()
             self._pass_on(conn)
 
     def _pass_on(self, conn: AsyncConnection[Any]) -> None:

@@ -30,6 +30,7 @@ from faultline.worker.ears import Ears, SecondLook
 from faultline.worker.endings import Completed, keys, results
 from faultline.worker.lanes import Lanes, begun
 from faultline.worker.limit import Limit
+from faultline.worker.lost import Lost
 from faultline.worker.outage import Outage
 from faultline.worker.prompt import Prompt
 from faultline.worker.session import Locked, Session, Unavailable
@@ -39,8 +40,6 @@ FEW_LANES = 20  # for one job each is looked at by itself: of more, claim reads 
 CALL_SECONDS = 5.0
 LINGER_SECONDS = 0.005
 SLEEP_SECONDS = 60.0  # how long one `sleep` asks for notifications
-# A lost claim may commit after we have looked for it, when its COMMIT waits for a standby.
-LOOK_AGAIN_SECONDS = (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0)
 
 
 class Pump:
@@ -74,15 +73,14 @@ class Pump:
         self._all_room = room  # how many jobs may be claimed in all; 0 when draining
         self._is_ahead = is_ahead  # with room for so few there are enough here for now
         self._start = start
-        self._known = known  # every attempt in hand
         self._poll_seconds = poll_seconds
         self._apart = apart  # whose the leases of suspects are
         self._observer = observer
         self._lanes = Lanes(queues, verbs, session, observer)
         self._outage = Outage(worker, emit)
-        self._ears = Ears(session, verbs.schema, self.work_announced, on_cancel)
-        self._listens = listens
         self._signal = asyncio.Event()
+        self._ears = Ears(session, verbs.schema, self.work_announced, on_cancel, self._signal.set)
+        self._listens = listens
         self._besides = [Beside(other, self._claim_beside) for other in others]
         self._claiming = 0  # jobs asked for and not answered yet
         self._most = MAX_CLAIM  # in one call
@@ -90,10 +88,10 @@ class Pump:
         self._flows = False  # the last claim got as much as it asked for
         self._rests = False  # the last claim got nothing
         self._is_announced = False  # a queue whose lanes are known has a job, unless that is gone
-        self._prompt = Prompt(session)
+        self._prompt = Prompt(session, self._begin_at_once)
         self._asleep_until = 0.0
         self._second_look = SecondLook(self._poll)
-        self._look_for_lost: list[float] = []  # moments
+        self._lost = Lost(worker, session, verbs, known)
 
     def wake(self) -> None:
         """Something has ended, or the worker is to drain."""
@@ -114,6 +112,8 @@ class Pump:
             self._is_announced = queue is not None and self._lanes.has(queue)
             if self._is_announced and self._prompt.send():
                 self._claiming += 1
+                if self._ears.is_watching:
+                    return  # `_hear` does the rest: now it would keep a core from the server
             self._hungry = True
             self._lanes.sweep_soon()
             if not self._is_announced:
@@ -162,10 +162,10 @@ class Pump:
         return True
 
     def _has_more(self) -> bool:
-        """Whether something is to be written or heard, or being written."""
-        return bool(self._settler) or self._is_busy_beside or self._prompt.is_sent
+        """Whether something is to be written, heard or looked for, or being written."""
+        is_asking = self._is_busy_beside() or self._prompt.is_sent or self._lost.is_due
+        return bool(self._settler) or is_asking
 
-    @property
     def _is_busy_beside(self) -> bool:
         return any(beside.is_busy for beside in self._besides)
 
@@ -180,7 +180,7 @@ class Pump:
             await self._hear()
             return  # what was claimed begins before anything else is sent
         await self._settler.resolve()
-        await self._release_lost()
+        await self._lost.release(self._is_busy_beside)
         if self._wants_some():
             completions = self._settler.take_done()
             if completions or self._hungry:
@@ -242,26 +242,33 @@ class Pump:
     def _prepare(self) -> None:
         """What to send at the next word, for who found nothing the last time: one job, which is had
         sooner if nothing else is asked for. With room for just one, that would have to be said."""
-        if self._rests and self._room() > 1 and self._lanes.are_fresh and not self._look_for_lost:
+        if self._rests and self._room() > 1 and self._lanes.are_fresh and not self._lost:
             lanes, _ = self._lanes.for_claim(may_sweep=False)
             if len(lanes) <= FEW_LANES:
                 self._prompt.prepare(self._verbs.claim_one(self._worker, lanes, by_itself=True))
 
     async def _hear(self) -> None:
         """What came of the claim that was sent at a word."""
-        claim, self._is_announced = self._prompt.taken(), False
+        self._is_announced = False
         try:
-            leases = await self._session.answer(claim)
+            left = await self._prompt.answer()
         except Exception as error:
-            self._unanswered([], error, claim.sent)
+            self._unanswered([], error, self._prompt.sent_at)
             raise
         finally:
             self._claiming -= 1
-        await self._take(self._session, leases, claim.sent)
-        await asyncio.sleep(0)  # it begins
-        self._rests = not leases
+        await self._take(self._session, left, self._prompt.sent_at)
         self._lanes.refresh_soon()  # there may be more, or it is in a lane that is new
         self._hungry = True
+        self._second_look.after_a_word()
+
+    def _begin_at_once(self, leases: list[Lease], sent: float) -> list[Lease]:
+        """What that claim got, before this loop's other work; a suspect is left for `_hear`."""
+        self._rests = not leases
+        if self._apart is not None and any(lease.last_chance for lease in leases):
+            return leases
+        self._begin(leases, sent)
+        return []
 
     def _share(self) -> None:
         """A claim is under way: another connection makes the next one, if that is a fat one."""
@@ -273,7 +280,7 @@ class Pump:
                     return
 
     def _is_worth_it(self, room: int) -> bool:
-        return room >= self._most / 2 and self._flows and not self._look_for_lost
+        return room >= self._most / 2 and self._flows and not self._lost
 
     async def _claim_beside(self, session: Session) -> None:
         """On another connection. Whatever is not plain success is left to the first."""
@@ -331,8 +338,7 @@ class Pump:
         self._hungry = True
         self._settler.unanswered(completions, error)
         if is_unknown(error):
-            now = time.monotonic()
-            self._look_for_lost = [sent, *(now + later for later in LOOK_AGAIN_SECONDS)]
+            self._lost.look_for(sent)
 
     async def _take(self, session: Session, leases: list[Lease], sent: float) -> None:
         """These were claimed by a call that was sent at this moment."""
@@ -342,6 +348,9 @@ class Pump:
             call = self._verbs.adopt(self._apart, suspects, started=False)
             with suppress(Unavailable, FaultlineError, psycopg.Error):  # its process will find out
                 await session.run(call, CALL_SECONDS)
+        self._begin(leases, sent)
+
+    def _begin(self, leases: list[Lease], sent: float) -> None:
         if leases:
             self._most = most_in_a_call([lease.lease_seconds for lease in leases])
             self._start(leases, sent)
@@ -364,16 +373,6 @@ class Pump:
             self._asleep_until = now + SLEEP_SECONDS
             self._lanes.refresh_soon()
             self._hungry = True  # look once more: a job may have come before we asked
-
-    async def _release_lost(self) -> None:
-        """Hand back what a claim leased to us without our ever hearing of it; not while another one
-        is under way, whose leases we do not know yet either."""
-        while self._look_for_lost and time.monotonic() >= self._look_for_lost[0]:
-            if self._is_busy_beside:
-                return
-            call = self._verbs.release_others(self._worker, self._known())
-            await self._session.run(call, CALL_SECONDS)
-            self._look_for_lost.pop(0)
 
     async def _wait(self) -> None:
         """For an ending, an announcement or the next poll; not at all while there is work."""

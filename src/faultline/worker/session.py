@@ -51,14 +51,20 @@ class Locked(Unavailable):
 
 @dataclass(slots=True)
 class Sendable(Generic[T]):
-    """A call that is ready to be sent, or was."""
+    """A call that is to be answered: sent, ready to be, or on its way."""
 
     call: Call[T]
     conn: AsyncConnection[Any]
-    send: Callable[[], None]
     seconds: float
+    send: Callable[[], None] | None = None  # None: who awaits its answer sends it
     sent: float = 0.0
     timer: Deadline | None = None
+    answered: float | None = None  # perhaps before anybody awaits it
+
+    def note(self, answer: T) -> T:
+        """It is here."""
+        self.answered = time.monotonic()
+        return answer
 
 
 class Session:
@@ -122,20 +128,23 @@ class Session:
         except (DatabaseUnavailable, TimeoutError, psycopg.Error) as error:
             raise Unavailable(error, unknown=False) from error
         self._under_way = timer = Deadline(conn, seconds, self.limit)
-        return await self._answered(call, conn, timer, time.monotonic())
+        return await self._answered(Sendable(call, conn, seconds, None, time.monotonic(), timer))
 
     def ready(self, call: Call[T], seconds: float) -> Sendable[T] | None:
         """The call, to be sent at a moment's notice; None: run it."""
         conn = self._conn
-        if conn is None or conn.closed or (send := call.ready(conn)) is None:
+        if conn is None or conn.closed:
             return None
-        return Sendable(call, conn, send, seconds)
+        ready = Sendable(call, conn, seconds)
+        ready.send = call.then(ready.note).ready(conn)
+        return ready if ready.send is not None else None
 
     def send(self, ready: Sendable[Any]) -> bool:
         """Now, and not only when some task has its turn: then the next thing that is done here is
         to await the `answer`. False: run it."""
         if ready.conn is not self._conn or self._under_way is not None:
             return False
+        assert ready.send is not None
         ready.sent = time.monotonic()
         try:
             ready.send()
@@ -148,22 +157,15 @@ class Session:
     async def answer(self, ready: Sendable[T]) -> T:
         """As `run`, of what was sent."""
         assert self._sent is ready
-        assert ready.timer is not None
         self._sent = None
-        return await self._answered(ready.call, ready.conn, ready.timer, ready.sent, is_sent=True)
+        return await self._answered(ready)
 
-    async def _answered(
-        self,
-        call: Call[T],
-        conn: AsyncConnection[Any],
-        timer: Deadline,
-        sent: float,
-        *,
-        is_sent: bool = False,
-    ) -> T:
+    async def _answered(self, asked: Sendable[T]) -> T:
+        call, conn, timer = asked.call, asked.conn, asked.timer
+        assert timer is not None
         failed = True
         try:
-            answer = await call.arun(conn, is_sent=is_sent)
+            answer = await call.arun(conn, is_sent=asked.send is not None)
             failed = False
             return answer
         except psycopg.Error as error:
@@ -182,7 +184,8 @@ class Session:
             raise Locked(error, unknown=False) from error
         finally:
             self._done(timer)
-            self._observer.called(call.verb, time.monotonic() - sent, failed=failed)
+            answered = asked.answered or time.monotonic()
+            self._observer.called(call.verb, answered - asked.sent, failed=failed)
 
     async def calm(self, seconds: float) -> None:
         """Until the call under way has ended: by its answer, or cut off after so many seconds. Who

@@ -1,0 +1,134 @@
+"""A pump on a real session, one step at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from faultline.connect import sever
+from faultline.direct import USES
+from faultline.jobs import Lease
+from faultline.observer import NOBODY, Observer
+from faultline.worker.attempt import Hands
+from faultline.worker.pump import Pump
+from faultline.worker.session import Session
+from faultline.worker.settler import Settler
+from tests.stage import Stage
+
+ASLEEP = "select count(*) from {schema}.sleeper"
+
+
+class Told:
+    """A pump whose ears are played by the test, and how many jobs each of its steps began."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        room: int = 100,
+        *,
+        listens: bool = False,
+        apart: str | None = None,
+        observer: Observer = NOBODY,
+    ) -> None:
+        self.begun: list[int] = []
+        self.room = room
+        self.on_start: Callable[[list[Lease]], None] = lambda _: None
+        self._session = Session(stage.url, stage.schema, observer)
+        settler = Settler("A", stage.verbs, self._session, Hands(), lambda _: None)
+        self._pump = Pump(
+            *("A", ["default"], self._session, stage.verbs, settler, lambda _: None),
+            room=lambda: self.room,
+            is_ahead=lambda _: False,
+            start=lambda leases, _: self._start(leases),
+            known=list,
+            poll_seconds=lambda: 60.0,
+            apart=apart,
+            listens=listens,
+            on_cancel=lambda _: None,
+        )
+
+    def _start(self, leases: list[Lease]) -> None:
+        self.begun.append(len(leases))
+        self.on_start(leases)
+
+    async def told(self, queue: str | None) -> int:
+        """One step after this word; how many it began. None: of some queue, or of none."""
+        before = len(self.begun)
+        self.hears(queue)
+        await self.step()
+        return sum(self.begun[before:])
+
+    async def rest(self) -> None:
+        """Until it has found nothing, and said that it sleeps."""
+        for _ in range(4):
+            await self.step()
+
+    async def wait(self) -> asyncio.Task[None]:
+        """It waits for a word, and has found out that way often enough to have it prepared."""
+        for _ in range(USES + 1):
+            await self.told("default")
+            await self.rest()
+        await self._pump._wait()  # not for long: it was told
+        waits = asyncio.ensure_future(self._pump._wait())
+        await asyncio.sleep(0)
+        return waits
+
+    async def listen(self) -> asyncio.Task[None]:
+        """As `wait`, with ears of its own: from now on it is the database that tells it."""
+        (await self.wait()).cancel()
+        while self._pump._second_look._is_to_come:  # of the words that `wait` has said
+            await asyncio.sleep(0.001)
+        while True:
+            await self.rest()
+            waits = asyncio.ensure_future(self._pump._wait())
+            while not (self._pump._ears.is_watching or waits.done()):
+                await asyncio.sleep(0)
+            if not waits.done():
+                return waits
+
+    def hears(self, queue: str | None) -> None:
+        """And does nothing about it yet, but for what it does at once."""
+        self._pump.work_announced(queue)
+
+    async def step(self) -> None:
+        await self._pump.settle_and_claim()
+
+    async def cut(self) -> None:
+        """The network fails; the server has not noticed."""
+        sever(await self._session.connection())
+
+    async def woken(self) -> None:
+        """It waits until something happens by itself, not for long."""
+        await asyncio.wait_for(self._pump._wait(), 10)
+
+    def wake(self) -> None:
+        """Something else has happened."""
+        self._pump.wake()
+
+    def drain(self) -> None:
+        self.room = 0
+        self._pump.wake()
+
+    async def calm(self) -> None:
+        await self._session.calm(0.01)
+
+    async def close(self) -> None:
+        await self._pump.close()
+        await self._session.close()
+
+
+def play(
+    stage: Stage, scene: Callable[[Told], Awaitable[None]], room: int = 100, **more: Any
+) -> None:
+    """With a pump that has found nothing, and has said that it sleeps."""
+
+    async def run() -> None:
+        pump = Told(stage, room, **more)
+        await pump.rest()
+        assert stage.value(ASLEEP) == 1
+        await scene(pump)
+        await pump.close()
+
+    stage.running()  # so that the lane is there
+    asyncio.run(run())
