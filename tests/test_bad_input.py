@@ -8,11 +8,13 @@ there.
 from __future__ import annotations
 
 import decimal
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from faultline.errors import InvalidArgument, PayloadTooLarge, SchemaMismatch
@@ -122,6 +124,25 @@ def test_the_payload_limit_can_be_raised(stage: Stage) -> None:
     stage.execute("update {schema}.setting set payload_limit_bytes = 3000000")
     job_id = stage.enqueue(payload="x" * 2_000_000)
     assert len(stage.job(job_id)["payload"]) == 2_000_000
+
+
+def test_the_payload_limit_can_be_lowered_to_what_is_let_through_unseen(stage: Stage) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation, match="at_least_2048_bytes"):
+        stage.execute("update {schema}.setting set payload_limit_bytes = 2047")
+    stage.execute("update {schema}.setting set payload_limit_bytes = 2048")
+    stage.enqueue()  # its queue is known now
+    size = "select pg_column_size(%s::jsonb)"
+    for length, fits in ((2_030, True), (2_070, False)):
+        payload = "x" * length
+        assert (stage.value(size, json.dumps(payload)) <= 2048) is fits
+        job_id = stage.value("select {schema}.new_id()")
+        call = stage.verbs.enqueue("t", payload, job_id=job_id)
+        if fits:
+            assert call.run(stage.conn) == job_id
+        else:
+            with pytest.raises(PayloadTooLarge):
+                call.run(stage.conn)
+            assert stage.value("select count(*) from {schema}.job where id = %s", job_id) == 0
 
 
 # ── the options of a job ─────────────────────────────────────────────────────────────────────────

@@ -43,6 +43,27 @@ assert "faultline.columns" not in sys.modules
 """
 
 
+CONNECTED = """
+import sys
+from faultline.connect import connect
+
+conn = connect(sys.argv[1], schema=None)
+conn.execute("select 1")
+
+from uuid import uuid4
+from faultline.protocol import Protocol
+
+Protocol().enqueue_many("charge", [uuid4(), uuid4()], [{}, {}]).run(conn)
+"""
+
+
+def test_a_connection_that_is_older_than_the_verbs_knows_columns(stage: Stage) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECTED, stage.url], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("code", [SYNC, ASYNC], ids=["sync", "async"])
 def test_a_connection_that_was_used_before_the_first_bulk_enqueue_can_send_it(
     stage: Stage, code: str

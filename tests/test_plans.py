@@ -289,8 +289,62 @@ def test_an_enqueue_scans_nothing(stage: Stage, warm: Connection[Any], many: boo
     plans = plans_of(warm, batch if many else one)
     assert "Insert on ready" in plans
     assert "Insert on job" in plans
-    assert not re.search("Seq Scan|Hash Join|JIT", plans)
-    assert unkeyed(plans, "lane", "setting", "idempotency", r"job_\d+_\d+") == []
+    assert not re.search(r"Seq Scan on (?!lane|sleeper|setting)|Hash Join|JIT", plans), (
+        "those are small"
+    )
+    assert unkeyed(plans, "idempotency", r"job_\d+_\d+") == []
+
+
+def test_an_enqueue_looks_its_lane_up_by_key_once_there_are_many(stage: Stage) -> None:
+    """Lanes come one by one, and an ANALYZE after fifty: it has the session plan anew."""
+    stage.enqueue()
+    stage.conn.execute("vacuum analyze")
+    conn, call = explained(stage), stage.verbs.enqueue("work")
+    for _ in range(7):
+        call.run(conn)
+    stage.execute(
+        "insert into {schema}.lane (queue, priority)"
+        " select 'q' || g, 0 from generate_series(1, 1000) g"
+    )
+    stage.execute("analyze {schema}.lane")
+    plans = plans_of(conn, call)
+    assert scans(plans, "lane l") == {"Index Scan"}
+    assert unkeyed(plans, "lane") == []
+
+
+@pytest.mark.parametrize("by", ["id", "key"])
+def test_what_is_sent_again_is_found_by_key(stage: Stage, by: str) -> None:
+    """In a session that looked for one the first time when there were hardly any."""
+    job_id = stage.enqueue(idempotency_key="k")
+    stage.conn.execute("vacuum analyze")
+    again = {"job_id": job_id} if by == "id" else {"idempotency_key": "k"}
+    conn, call = explained(stage), stage.verbs.enqueue("work", **again)
+    for _ in range(7):
+        assert call.run(conn) == job_id
+    grow(stage, idempotency_keys=[str(number) for number in range(300)])
+    plans = plans_of(conn, call)
+    table = r"job_\d+_\d+" if by == "id" else "idempotency"
+    assert scans(plans, table) == {"Index Scan" if by == "key" else "Index Only Scan"}
+    assert unkeyed(plans, table) == []
+
+
+def test_an_enqueue_looks_announcements_up_by_key(stage: Stage) -> None:
+    for number in range(5):
+        stage.verbs.sleep(f"w{number}", ["default"], 60.0).run(stage.conn)
+    stage.enqueue()
+    stage.conn.execute("vacuum analyze")
+    conn, call = explained(stage), stage.verbs.enqueue("work")
+    for _ in range(7):
+        call.run(conn)
+    stage.execute(
+        "insert into {schema}.announcement"
+        " select 'default', clock_timestamp() - g * interval '1 ms' from generate_series(1, 300) g"
+    )
+    conn.execute(f"reset {stage.schema}.quiet_queue")
+    plans = plans_of(conn, call)
+    assert "announcement" in plans
+    assert unkeyed(plans, "announcement") == []
+    assert "Seq Scan on announcement" not in plans
 
 
 def test_asking_whether_ready_is_bloated_reads_no_table(

@@ -6,9 +6,8 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from importlib import resources
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, Connection
@@ -31,9 +30,9 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
-    """One statement, and how to read its rows. `run` and `arun` differ by one word."""
+class Call(NamedTuple, Generic[T]):
+    """One statement, and how to read its rows. `run` and `arun` differ by one word. (A tuple: made
+    in a third of the time that a frozen dataclass takes.)"""
 
     schema: str
     verb: str
@@ -71,7 +70,7 @@ class Call(Generic[T]):
 
     def then(self, go_on: Callable[[T], T]) -> Call[T]:
         """The same, and what is read goes through this as soon as it is."""
-        return replace(self, read=lambda rows: go_on(self.read(rows)))
+        return self._replace(read=lambda rows: go_on(self.read(rows)))
 
     async def arun(self, conn: AsyncConnection[Any], *, is_sent: bool = False) -> T:
         """As `run`, for asyncio."""

@@ -16,7 +16,6 @@ Nothing here sleeps, retries, logs, opens a connection or reads a clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -98,7 +97,7 @@ class Protocol:
             casts=("text", "uuid[]", "jsonb"),
             is_value=True,
         )
-        return replace(call, binary=True)
+        return call._replace(binary=True)
 
     def status(self, job_id: UUID) -> Call[Status | None]:
         """Where the job stands, for who enqueued it or an operator."""
@@ -126,7 +125,7 @@ class Protocol:
         """Lease up to `max_jobs` due jobs, each under a token higher than any before."""
         arguments = (worker, list(lanes), max_jobs, list(cursors) if cursors else None, started)
         casts = ("text", "int[]", "int", "bigint[]")
-        return replace(self._call("claim", arguments, leases, casts=casts), binary=True)
+        return self._call("claim", arguments, leases, casts=casts)._replace(binary=True)
 
     def claim_one(
         self,
@@ -188,7 +187,7 @@ class Protocol:
         claim = (worker, list(lanes), max_jobs, list(cursors) if cursors else None, started)
         casts = (*_ATTEMPTS, "jsonb", "text", "int[]", "int", "bigint[]")
         call = self._call("swap", (*columns(attempts), text, *claim), swapped, casts=casts)
-        return replace(call, binary=True)
+        return call._replace(binary=True)
 
     def fail(
         self,

@@ -28,7 +28,8 @@ from faultline.worker.limit import Limit
 from faultline.worker.session import Deadline, Session
 
 CALL_SECONDS = 10.0
-QUIET_SECONDS = 0.05
+QUIET_SECONDS = 0.1  # the longest that an announcement does for others
+LOOK_SECONDS = 0.05  # until the next look, meanwhile
 
 
 class Ears:
@@ -107,9 +108,9 @@ class Ears:
 
 
 class SecondLook:
-    """Where many sleep, an announcement does for all that comes within 50 ms (see announce, in
-    SQL): so each looks again, at no particular moment, and of many somebody soon; and once more
-    after that, since the others may all be dead."""
+    """Where many sleep, an announcement does for all that comes within 100 ms (see announce, in
+    SQL): so each looks again every 50, from no particular moment on, and of many somebody soon; and
+    once more after that, since the others may all be dead."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         self._look = look
@@ -122,9 +123,10 @@ class SecondLook:
         if self._is_to_come:
             return
         self._is_to_come = True
-        loop, spread = asyncio.get_running_loop(), random.uniform(0.0, QUIET_SECONDS)  # noqa: S311
+        loop, spread = asyncio.get_running_loop(), random.uniform(0.0, LOOK_SECONDS)  # noqa: S311
         loop.call_later(spread, self._look)
-        loop.call_later(QUIET_SECONDS + max(spread, QUIET_SECONDS / 5), self._last)
+        loop.call_later(spread + LOOK_SECONDS, self._look)
+        loop.call_later(QUIET_SECONDS + max(spread, LOOK_SECONDS / 5), self._last)
 
     def _last(self) -> None:
         self._is_to_come = False

@@ -102,9 +102,8 @@ end $$;
 
 -- check_payload: measured as stored (jsonb), which is within a few per cent of the text.
 --
--- Ensures  it is true.
 -- Raises   LF003, LF004.
-create or replace function {schema}.check_payload(payload jsonb, headers jsonb) returns boolean
+create or replace function {schema}.check_payload(payload jsonb, headers jsonb) returns void
 language plpgsql
 as $$
 declare
@@ -122,7 +121,26 @@ begin
                              pg_column_size(payload) + coalesce(pg_column_size(headers), 0),
                              limit_bytes);
     end if;
-    return true;
+end $$;
+
+-- is_known: whether there is such a job.
+create or replace function {schema}.is_known(id uuid) returns boolean
+language sql stable
+set enable_seqscan = off
+return exists (select from {schema}.job where job.id = is_known.id);
+
+-- holder_of: the key, with the job that it names.
+create or replace function {schema}.holder_of(task text, key text) returns {schema}.idempotency
+language plpgsql
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_held idempotency;
+begin
+    select * into strict v_held from idempotency
+     where task = holder_of.task and key = holder_of.key;
+    return v_held;
 end $$;
 
 -- hold_key: make the key name this job, or say which job it names already.
@@ -149,8 +167,7 @@ begin
     if found then
         return hold_key.id;
     end if;
-    select * into strict v_held from idempotency
-     where task = hold_key.task and key = hold_key.key;
+    v_held := holder_of(hold_key.task, hold_key.key);
     if v_held.payload_digest <> v_digest then
         raise exception using
             errcode = 'LF002',

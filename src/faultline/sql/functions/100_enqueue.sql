@@ -10,8 +10,11 @@
 --          55P03 key in flight.
 --
 -- A transaction pays for each operator that it may use, whether it does or not: a third of a
--- microsecond. So the usual job is let through by one expression, its lane and the limit are looked
--- up by the statement that writes it, and everything else is asked only of the others.
+-- microsecond. So the usual job is let through by one expression, its lane is looked up by the
+-- statement that writes it, and everything else is asked only of the others. No limit is below
+-- 2 kB, and what is above goes to the toaster, which costs more than all of this. It has no planner
+-- settings either: of the tables that the usual job meets, lane and sleeper are small, and quicker
+-- read from the front. What looks into a large one has settings of its own.
 create or replace function {schema}.enqueue(
     task text,
     payload jsonb default '{}',
@@ -30,7 +33,7 @@ create or replace function {schema}.enqueue(
     notify boolean default true
 ) returns uuid
 language plpgsql
-{enqueueing}
+{definer}
 as $$
 #variable_conflict use_column
 declare
@@ -40,12 +43,12 @@ declare
     v_held uuid;
     v_run_at timestamptz;  -- NULL: at once
     v_headers jsonb;
-    v_fits boolean;  -- the payload; NULL: the statement that writes it sees to that
     v_made boolean;  -- the lane
     v_lane integer;
     v_anybody boolean;  -- is asleep
 begin
-    if (is_recent(v_id, v_now) and enqueue.run_at is null and enqueue.delay_seconds = 0
+    if (is_recent(v_id, v_now) and pg_column_size(enqueue.payload) <= 2048
+        and enqueue.run_at is null and enqueue.delay_seconds = 0
         and enqueue.headers is null and enqueue.idempotency_key is null
         and options_fit(enqueue.task, enqueue.priority, enqueue.max_attempts, enqueue.max_crashes,
                         enqueue.lease_seconds, enqueue.backoff_seconds,
@@ -55,7 +58,7 @@ begin
                               enqueue.backoff_cap_seconds);
         v_run_at := due_at(enqueue.delay_seconds, enqueue.run_at, v_now);
         v_headers := with_due(enqueue.headers, v_run_at, v_now);
-        v_fits := check_payload(enqueue.payload, enqueue.headers);
+        perform check_payload(enqueue.payload, enqueue.headers);
         v_id := accepted_id(enqueue.id, v_now);
         if enqueue.idempotency_key is not null then
             perform lane_of(enqueue.queue, enqueue.priority);  -- first, as in enqueue_many
@@ -73,12 +76,10 @@ begin
                enqueue.task, session_user, enqueue.payload, v_headers
           from lane l
          where l.queue = enqueue.queue and l.priority = enqueue.priority
-           and (v_fits or pg_column_size(enqueue.payload)
-                          <= (select payload_limit_bytes from setting where one))
             on conflict do nothing
         returning lane into v_lane;
         exit when v_lane is not null;
-        if exists (select from job where id = v_id) then
+        if is_known(v_id) then
             return v_id;
         end if;
         if v_made then
@@ -86,7 +87,6 @@ begin
                 errcode = '40001',
                 message = format('job %s was not written, and nobody knows why: try again', v_id);
         end if;
-        v_fits := check_payload(enqueue.payload, enqueue.headers);
         perform make_lane(enqueue.queue, enqueue.priority);
         v_made := true;
     end loop;
@@ -98,7 +98,9 @@ begin
     insert into ready (lane, job_id, lease_seconds) values (v_lane, v_id, enqueue.lease_seconds)
     returning exists (select from sleeper) into v_anybody;
     if v_anybody and enqueue.notify then
-        v_anybody := announce(enqueue.queue, v_alone);  -- an assignment is cheaper than PERFORM
+        if (v_alone and is_quiet(enqueue.queue, v_now)) is not true then
+            v_anybody := announce(enqueue.queue, v_alone);  -- cheaper than PERFORM
+        end if;
     end if;
     return v_id;
 end $$;
