@@ -6,6 +6,7 @@ can enqueue.
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -13,8 +14,10 @@ from uuid import uuid4
 import pytest
 from psycopg import Connection
 
+from faultline.migrate import migrate
+from faultline.worker.ears import LOOK_SECONDS, QUIET_SECONDS, SecondLook
 from tests.ears import Ear, asleep
-from tests.stage import Stage
+from tests.stage import DEADLINE_SECONDS, Stage
 
 
 @pytest.fixture
@@ -38,14 +41,14 @@ def prolong_what_is_known(conn: Connection[Any], stage: Stage, seconds: int = 50
     """The same, of what this session knows by itself."""
     conn.execute(
         "select set_config(%s, (date_part('epoch', clock_timestamp()) + %s)::text, false)",
-        (f"{stage.schema}.quiet_until", seconds),
+        (f"faultline.{stage.schema}_quiet_until", seconds),
     )
 
 
 def known(conn: Connection[Any], stage: Stage) -> str | None:
     """The queue for which this session knows that there is no need to announce."""
-    row = conn.execute("select current_setting(%s, true)", (f"{stage.schema}.quiet_queue",))
-    found: tuple[str | None] | None = row.fetchone()
+    name = f"faultline.{stage.schema}_quiet_queue"
+    found = conn.execute("select current_setting(%s, true)", (name,)).fetchone()
     assert found is not None
     return found[0] or None
 
@@ -83,7 +86,30 @@ def test_the_more_sleep_the_longer_it_is_quiet_but_never_longer_than_they_look_a
     quiet = "select max(quiet_until) - clock_timestamp() from {schema}.announcement"
     many_asleep(stage, workers=60)
     stage.enqueue()
-    assert stage.value(quiet) <= timedelta(milliseconds=100)
+    assert stage.value(quiet) <= timedelta(seconds=QUIET_SECONDS)
+
+
+def test_who_was_told_looks_twice_in_the_quiet_and_once_after_it() -> None:
+    """Twice, so that of those who sleep somebody looks every few milliseconds."""
+
+    async def looks() -> list[float]:
+        loop, seen = asyncio.get_running_loop(), list[float]()
+        over = loop.create_future()
+
+        def look() -> None:
+            seen.append(loop.time() - began)
+            if len(seen) == 3:
+                over.set_result(None)
+
+        began = loop.time()
+        SecondLook(look).after_a_word()
+        await asyncio.wait_for(over, DEADLINE_SECONDS)
+        return seen
+
+    for _ in range(5):
+        _, again, last = asyncio.run(looks())
+        assert again >= LOOK_SECONDS
+        assert last > QUIET_SECONDS, "also of a job whose commit takes a while"
 
 
 def test_a_few_sleepers_hear_of_every_job(stage: Stage, ear: Ear) -> None:
@@ -167,6 +193,44 @@ def test_an_announcement_that_is_taken_back_is_forgotten_by_its_session(
     assert known(conn, stage) == "default"
 
 
+def test_an_enqueue_that_had_to_wait_announces_whatever_its_session_knows(
+    stage: Stage, ear: Ear
+) -> None:
+    many_asleep(stage)
+    conn, holder = stage.connect(), stage.connect(isolation="read committed")
+    while known(conn, stage) is None:
+        stage.verbs.enqueue("work").run(conn)
+    prolong_what_is_known(conn, stage)
+    stage.verbs.enqueue("work", idempotency_key="k").run(holder)
+    call = stage.verbs.enqueue("work", idempotency_key="k")
+    waiting = stage.background(call, conn).until_blocked()
+    ear.heard()
+    stage.execute("select pg_sleep(0.05)")  # longer than what is brief
+    holder.rollback()
+    waiting.answer()
+    assert ear.heard() == ["default"]
+
+
+def test_an_installation_may_have_the_name_of_a_module(stage: Stage) -> None:
+    """A loaded module keeps the settings that begin with its name to itself."""
+    with Stage(stage.url, "plpgsql") as named:
+        migrate(named.conn, "plpgsql")
+        named.enqueue()
+        many_asleep(named)
+        named.enqueue()
+        assert known(named.conn, named) == "default"
+
+
+def test_a_session_that_has_floats_rounded_knows_the_right_moment(stage: Stage) -> None:
+    many_asleep(stage)
+    stage.execute("set extra_float_digits = -9")
+    stage.enqueue()
+    name = f"faultline.{stage.schema}_quiet_until"
+    ahead = "select current_setting(%s)::numeric - extract(epoch from clock_timestamp())"
+    assert abs(stage.value(ahead, name)) < 30
+    assert stage.value("select current_setting(%s)", name).partition(".")[2] != ""
+
+
 @pytest.mark.parametrize("how", ["it has written before", "it began long ago"])
 def test_a_transaction_that_goes_on_announces_whatever_was_announced_before(
     stage: Stage, ear: Ear, how: str
@@ -197,7 +261,7 @@ def test_who_goes_to_sleep_forgets_announcements_of_long_ago(stage: Stage) -> No
     many_asleep(stage)
     stage.enqueue()
     stage.execute("update {schema}.announcement set quiet_until = now() - interval '2 minutes'")
-    stage.execute("reset {schema}.quiet_queue")
+    stage.execute("reset faultline.{schema}_quiet_queue")
     stage.enqueue()
     asleep(stage)
     assert stage.value("select count(*) from {schema}.announcement") == 1

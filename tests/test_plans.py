@@ -340,7 +340,7 @@ def test_an_enqueue_looks_announcements_up_by_key(stage: Stage) -> None:
         "insert into {schema}.announcement"
         " select 'default', clock_timestamp() - g * interval '1 ms' from generate_series(1, 300) g"
     )
-    conn.execute(f"reset {stage.schema}.quiet_queue")
+    conn.execute(f"reset faultline.{stage.schema}_quiet_queue")
     plans = plans_of(conn, call)
     assert "announcement" in plans
     assert unkeyed(plans, "announcement") == []

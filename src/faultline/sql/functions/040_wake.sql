@@ -23,9 +23,9 @@ end $$;
 -- back is empty, which is no number.
 create or replace function {schema}.is_quiet(queue text, moment timestamptz) returns boolean
 language sql stable
-return case when current_setting('{schema}.quiet_queue', true) = queue
+return case when current_setting('faultline.{schema}_quiet_queue', true) = queue
              and moment < transaction_timestamp() + interval '20 milliseconds'
-            then abs(current_setting('{schema}.quiet_until', true)::double precision
+            then abs(current_setting('faultline.{schema}_quiet_until', true)::double precision
                      - date_part('epoch', moment) - 30) < 30 end;
 
 -- announce: tell the workers that sleep on this queue.
@@ -39,7 +39,8 @@ return case when current_setting('{schema}.quiet_queue', true) = queue
 -- The job of a transaction that goes on may be there only after they have looked. So only one that
 -- is brief, and has written nothing else before, can rely on an announcement of another's; and one
 -- that is not committed yet is nobody's to rely on. Under SERIALIZABLE announcements are neither
--- read nor written: two enqueues would each see that the other's is missing, and one be aborted.
+-- read nor written in their table: two enqueues would each see that the other's is missing, and one
+-- be aborted.
 -- One of far ahead is from before the clock was set back, and counts for nothing.
 --
 -- Ensures  it says whether somebody was told; the session knows of the announcement that will do.
@@ -78,12 +79,14 @@ begin
     return v_sleepers > 0;
 end $$;
 
--- know_quiet: what is_quiet reads.
+-- know_quiet: what is_quiet reads. Settings under our own name: a schema's may be that of a module,
+-- and then nobody else can make one. A numeric, since a session may have floats rounded.
 create or replace function {schema}.know_quiet(queue text, quiet_until timestamptz) returns void
 language sql volatile
 begin atomic
-    select set_config('{schema}.quiet_queue', queue, false),
-           set_config('{schema}.quiet_until', date_part('epoch', quiet_until)::text, false);
+    select set_config('faultline.{schema}_quiet_queue', queue, false),
+           set_config('faultline.{schema}_quiet_until',
+                      extract(epoch from quiet_until)::text, false);
 end;
 
 -- sleep: record that the worker is about to wait on these queues, for at most so many seconds.

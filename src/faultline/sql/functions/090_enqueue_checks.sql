@@ -102,8 +102,9 @@ end $$;
 
 -- check_payload: measured as stored (jsonb), which is within a few per cent of the text.
 --
+-- Ensures  it is true: an enqueue of the release before, while a migrate is under way, reads it.
 -- Raises   LF003, LF004.
-create or replace function {schema}.check_payload(payload jsonb, headers jsonb) returns void
+create or replace function {schema}.check_payload(payload jsonb, headers jsonb) returns boolean
 language plpgsql
 as $$
 declare
@@ -121,6 +122,7 @@ begin
                              pg_column_size(payload) + coalesce(pg_column_size(headers), 0),
                              limit_bytes);
     end if;
+    return true;
 end $$;
 
 -- is_known: whether there is such a job.

@@ -2,7 +2,7 @@
 --
 -- Ensures  the job and its pointer exist together, once: a known id, or an idempotency key that was
 --          used with the same payload, gives the first job back and writes nothing, whatever else
---          the call says. (I7)
+--          a call says that passes the checks. (I7)
 --          A job that is not due yet has the header faultline-due; see with_due.
 -- Locks    nothing that exists; a new lane, then a key, that another open transaction is using is
 --          waited for, 5 s.
@@ -98,6 +98,7 @@ begin
     insert into ready (lane, job_id, lease_seconds) values (v_lane, v_id, enqueue.lease_seconds)
     returning exists (select from sleeper) into v_anybody;
     if v_anybody and enqueue.notify then
+        v_now := clock_timestamp();  -- a key, a lane or a known id may have been waited for
         if (v_alone and is_quiet(enqueue.queue, v_now)) is not true then
             v_anybody := announce(enqueue.queue, v_alone);  -- cheaper than PERFORM
         end if;

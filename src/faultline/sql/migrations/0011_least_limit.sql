@@ -5,6 +5,3 @@ alter table {schema}.setting
     drop constraint if exists a_payload_limit_is_positive,
     drop constraint if exists a_payload_limit_is_at_least_2048_bytes,
     add constraint a_payload_limit_is_at_least_2048_bytes check (payload_limit_bytes >= 2048);
-
--- It answers nothing any more; and nobody but our own functions calls it.
-drop function if exists {schema}.check_payload(jsonb, jsonb);
