@@ -15,18 +15,19 @@ begin
 end $$;
 
 -- is_quiet: whether this session knows of an announcement that does for a job of now (see
--- announce), in a transaction that began just now. To know saves an enqueue the look: most of what
--- the sleepers cost it. It is a setting of the session, and so gone with a transaction that is
--- rolled back; one of more than a minute ahead counts for nothing.
+-- announce), in a transaction that began just now; by its own clock, since the caller may have
+-- waited. To know saves an enqueue the look, most of what the sleepers cost it. It is a setting of
+-- the session, and so gone with a transaction that is rolled back; a moment more than a minute
+-- ahead counts for nothing.
 --
 -- An expression that the planner puts in place of the call; CASE, since a setting that was taken
 -- back is empty, which is no number.
-create or replace function {schema}.is_quiet(queue text, moment timestamptz) returns boolean
-language sql stable
+create or replace function {schema}.is_quiet(queue text) returns boolean
+language sql volatile
 return case when current_setting('faultline.{schema}_quiet_queue', true) = queue
-             and moment < transaction_timestamp() + interval '20 milliseconds'
+             and clock_timestamp() < transaction_timestamp() + interval '20 milliseconds'
             then abs(current_setting('faultline.{schema}_quiet_until', true)::double precision
-                     - date_part('epoch', moment) - 30) < 30 end;
+                     - date_part('epoch', clock_timestamp()) - 30) < 30 end;
 
 -- announce: tell the workers that sleep on this queue.
 --

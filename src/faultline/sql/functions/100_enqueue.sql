@@ -98,8 +98,7 @@ begin
     insert into ready (lane, job_id, lease_seconds) values (v_lane, v_id, enqueue.lease_seconds)
     returning exists (select from sleeper) into v_anybody;
     if v_anybody and enqueue.notify then
-        v_now := clock_timestamp();  -- a key, a lane or a known id may have been waited for
-        if (v_alone and is_quiet(enqueue.queue, v_now)) is not true then
+        if (v_alone and is_quiet(enqueue.queue)) is not true then
             v_anybody := announce(enqueue.queue, v_alone);  -- cheaper than PERFORM
         end if;
     end if;
