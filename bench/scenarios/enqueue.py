@@ -111,10 +111,9 @@ def bulk(arena: Arena, task: Task[[], Any], jobs: int) -> float:
 def singles(arena: Arena, task: Task[[], Any], plan: Plan, say: Say) -> dict[str, list[float]]:
     """Enqueues a second of each kind, as it goes in a process that does nothing else.
 
-    After a block of another kind, that is, of another process of the server's, ours is put on the
-    client's core by the client's message and on the other one by its wait for the disk, once each
-    per enqueue, for up to half a second: nr_migrations in /proc/PID/sched says so. That is 275
-    instead of 245 us, and has to do with who was there before; so that time is not counted.
+    After a block of another kind, that is, of another process of the server's, ours is moved to
+    another core at each enqueue for up to half a second: nr_migrations in /proc/PID/sched says so.
+    That is 275 instead of 245 us, and has to do with who was there before; so it is not counted.
     """
     count = plan.number(SINGLES)
     arena.conn.execute(sql.SQL(BARE_TABLES.format(schema=arena.schema)))
