@@ -188,7 +188,8 @@ def test_a_handlers_own_write_that_is_refused_is_an_event_of_its_span(scene: Sce
         assert worker.ended() == 0
     process, settle = scene.of("process", job_id), scene.of("settle", job_id)
     facts = process.event(BLOCKED, stale_token=1, operation="assert_fence")
-    assert facts["faultline.reason"] == "lease_expired"
+    # The worker's own reconciler may have taken it over in between.
+    assert facts["faultline.reason"] in ("lease_expired", "token_mismatch")
     assert (process.status, process.attributes["error.type"]) == ("ERROR", "StaleLease")
     assert settle.attributes["faultline.outcome"] == "refused"
     assert settle.events == [], "it is told once"
