@@ -16,11 +16,13 @@ from contextlib import suppress
 from typing import Any
 
 import psycopg
+import pytest
 
 from faultline.connect import readable_url
 from faultline.direct import USES
-from faultline.worker.ears import Ears
+from faultline.worker.ears import MOST, Ears, Word, pass_on
 from faultline.worker.session import Session
+from faultline.worker.sleeper import FEW
 from tests.stage import Stage, until
 from tests.workers import Ground, Process
 
@@ -33,15 +35,15 @@ class Listener:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._news = asyncio.Event()
-        self.work: list[str | None] = []
+        self.work: list[Word | None] = []
         self.cancels: list[uuid.UUID] = []
         self.session = Session(stage.url, stage.schema)
         self.answered = asyncio.Event()
         hear = self._heard, self.cancels.append, self.answered.set
         self.ears = Ears(self.session, stage.schema, *hear)
 
-    def _heard(self, queue: str | None) -> None:
-        self.work.append(queue)
+    def _heard(self, word: Word | None) -> None:
+        self.work.append(word)
         self._news.set()
 
     async def begin(self) -> Any:
@@ -51,7 +53,7 @@ class Listener:
         self._news.clear()
         return conn
 
-    async def news(self) -> str | None:
+    async def news(self) -> Word | None:
         await asyncio.wait_for(self._news.wait(), 10)
         self._news.clear()
         return self.work[-1]
@@ -77,16 +79,43 @@ def test_what_is_said_while_it_waits_is_passed_on_at_once(stage: Stage) -> None:
         await listener.begin()
         listener.ears.watch()
         listener.say("default")
-        assert await listener.news() == "default"
+        assert await listener.news() == Word("default")
         job = uuid.uuid4()
         listener.say(f"cancel {job}")
         await listener.news()
         assert listener.cancels == [job]
         listener.say("cancel me")  # a queue may be called so
-        assert await listener.news() == "cancel me"
+        assert await listener.news() == Word("cancel me")
         assert listener.cancels == [job]
 
     play(stage, scene)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("among 50 default", [Word("default", 50), Word("among 50 default")]),
+        ("among 7 among 7 dwarfs", [Word("among 7 dwarfs", 7), Word("among 7 among 7 dwarfs")]),
+        ("among dwarfs", [Word("among dwarfs")]),  # queues may be called so
+        ("among 1e9 dwarfs", [Word("among 1e9 dwarfs")]),
+        (f"among {'9' * 30} q", [Word("q", MOST), Word(f"among {'9' * 30} q")]),
+        (f"among {'9' * 5000} q", [Word(f"among {'9' * 5000} q")]),  # more than Python reads
+    ],
+    ids=["many", "a name like a word", "no number", "not one", "too many", "far too many"],
+)
+def test_a_word_may_say_how_many_were_told_and_a_queue_be_called_like_a_word(
+    said: str, words: list[Word]
+) -> None:
+    heard: list[Word] = []
+    pass_on(said, heard.append, lambda _: None)
+    assert heard == words
+
+
+def test_of_many_who_are_told_a_few_look_at_once_and_of_a_few_all() -> None:
+    for among in (1, FEW):
+        assert all(Word("default", among).is_for_me() for _ in range(1_000))
+    called = sum(Word("default", 50).is_for_me() for _ in range(1_000))
+    assert 20 < called < 160, "four of fifty are 80 of a thousand"
 
 
 def test_what_was_read_together_with_an_answer_is_not_left_lying(stage: Stage) -> None:
@@ -97,7 +126,7 @@ def test_what_was_read_together_with_an_answer_is_not_left_lying(stage: Stage) -
         conn.pgconn.consume_input()
         assert not select.select([conn.fileno()], [], [], 0)[0], "nothing will wake the loop"
         listener.ears.watch()
-        assert await listener.news() == "default"
+        assert await listener.news() == Word("default")
 
     play(stage, scene)
 
@@ -109,7 +138,7 @@ def test_what_is_said_during_a_call_is_passed_on_with_its_answer(stage: Stage) -
         async with asyncio.timeout(10):
             while len(listener.work) == 1:
                 await conn.execute("select 1")
-        assert listener.work == [None, "default"]
+        assert listener.work == [None, Word("default")]
 
     play(stage, scene)
 

@@ -50,18 +50,6 @@ def test_a_worker_that_waits_sends_its_claim_before_the_loop_turns(stage: Stage)
     play(stage, scene)
 
 
-def test_after_a_word_it_looks_again_by_itself(stage: Stage) -> None:
-    """Where many sleep, a word does for all that comes within a moment (see SecondLook)."""
-
-    async def scene(pump: Told) -> None:
-        pump.hears("default")
-        for _ in range(2):  # by the word, and then
-            await pump.rest()
-            await pump.woken()
-
-    play(stage, scene)
-
-
 def test_a_worker_that_is_to_drain_claims_nothing_more_at_a_word(stage: Stage) -> None:
     async def scene(pump: Told) -> None:
         waits = await pump.wait()
@@ -210,18 +198,6 @@ def test_a_call_takes_until_its_answer_is_there_and_not_until_somebody_has_the_t
         assert seconds < 1.0
 
     play(stage, scene, listens=True, observer=Calls())
-
-
-def test_after_an_answer_it_looks_again_by_itself_too(stage: Stage) -> None:
-    async def scene(pump: Told) -> None:
-        waits = await pump.listen()
-        stage.enqueue()
-        await asyncio.wait_for(waits, 10)
-        for _ in range(2):
-            await pump.rest()
-            await pump.woken()
-
-    play(stage, scene, listens=True)
 
 
 def test_until_the_answer_is_there_nothing_else_is_done(stage: Stage, held: Held) -> None:

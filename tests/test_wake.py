@@ -69,13 +69,22 @@ def test_who_falls_asleep_while_an_enqueue_waits_for_another_hears_of_its_job(
 
 
 def test_a_sleeper_whose_time_is_over_causes_no_notification(stage: Stage, ear: Ear) -> None:
+    stage.enqueue()  # the first of a lane is announced otherwise
     asleep(stage)
     oversleep(stage)
     stage.enqueue()
     assert ear.heard() == []
 
 
+def test_a_sleeper_whose_time_is_over_is_not_woken_by_a_batch(stage: Stage, ear: Ear) -> None:
+    asleep(stage)
+    oversleep(stage)
+    stage.verbs.enqueue_many("work", [uuid4()], [{}]).run(stage.conn)
+    assert ear.heard() == []
+
+
 def test_an_expired_sleeper_does_not_hide_one_that_still_sleeps(stage: Stage, ear: Ear) -> None:
+    stage.enqueue()
     asleep(stage, worker="dead")
     oversleep(stage)
     asleep(stage, worker="alive")
@@ -84,6 +93,7 @@ def test_an_expired_sleeper_does_not_hide_one_that_still_sleeps(stage: Stage, ea
 
 
 def test_many_sleepers_on_one_queue_cost_one_notification(stage: Stage, ear: Ear) -> None:
+    stage.enqueue()
     for worker in "ABC":
         asleep(stage, "default", "mail", worker=worker)
     stage.enqueue()

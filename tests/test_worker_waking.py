@@ -51,7 +51,7 @@ def test_a_job_in_a_lane_that_is_new_does_not_wait_for_the_poll(stage: Stage) ->
     assert stage.violations() == []
 
 
-def test_a_worker_looks_a_second_time_after_an_announcement(stage: Stage) -> None:
+def test_a_worker_looks_again_after_an_announcement_to_many(stage: Stage) -> None:
     """A job that comes in silence, when the worker has looked for what was announced. It may have
     looked a second time as well by then: one of ten is found at least."""
     Ground(stage)
@@ -66,7 +66,7 @@ def test_a_worker_looks_a_second_time_after_an_announcement(stage: Stage) -> Non
         found = 0
         for _ in range(10):
             moment = stage.value("select clock_timestamp()")
-            stage.execute("select pg_notify('faultline', 'default')")
+            stage.execute("select pg_notify('faultline', 'among 50 default')")
             question = looked.replace("{moment}", str(moment))
             until(lambda asked=question: stage.value(asked) == 1, "the worker has looked")
             silent = stage.enqueue("add", {"a": 3, "b": 4}, notify=False)

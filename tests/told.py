@@ -11,6 +11,7 @@ from faultline.direct import USES
 from faultline.jobs import Lease
 from faultline.observer import NOBODY, Observer
 from faultline.worker.attempt import Hands
+from faultline.worker.ears import Word
 from faultline.worker.pump import Pump
 from faultline.worker.session import Session
 from faultline.worker.settler import Settler
@@ -77,8 +78,6 @@ class Told:
     async def listen(self) -> asyncio.Task[None]:
         """As `wait`, with ears of its own: from now on it is the database that tells it."""
         (await self.wait()).cancel()
-        while self._pump._second_look._is_to_come:  # of the words that `wait` has said
-            await asyncio.sleep(0.001)
         while True:
             await self.rest()
             waits = asyncio.ensure_future(self._pump._wait())
@@ -87,9 +86,14 @@ class Told:
             if not waits.done():
                 return waits
 
-    def hears(self, queue: str | None) -> None:
+    def has_looked(self) -> None:
+        """As often as it would by itself."""
+        for look in self._pump._sleeper._looks:
+            look.cancel()
+
+    def hears(self, queue: str | None, among: int = 1) -> None:
         """And does nothing about it yet, but for what it does at once."""
-        self._pump.work_announced(queue)
+        self._pump.work_announced(queue and Word(queue, among))
 
     async def step(self) -> None:
         await self._pump.settle_and_claim()
@@ -119,14 +123,21 @@ class Told:
 
 
 def play(
-    stage: Stage, scene: Callable[[Told], Awaitable[None]], room: int = 100, **more: Any
+    stage: Stage,
+    scene: Callable[[Told], Awaitable[None]],
+    room: int = 100,
+    *,
+    looked: bool = True,
+    **more: Any,
 ) -> None:
-    """With a pump that has found nothing, and has said that it sleeps."""
+    """With a pump that has found nothing, has said that it sleeps, and looked again."""
 
     async def run() -> None:
         pump = Told(stage, room, **more)
         await pump.rest()
         assert stage.value(ASLEEP) == 1
+        if looked:
+            pump.has_looked()
         await scene(pump)
         await pump.close()
 

@@ -15,7 +15,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
@@ -26,10 +26,21 @@ from faultline.direct import AsyncDirect
 from faultline.errors import FaultlineError
 from faultline.worker.limit import Limit
 from faultline.worker.session import Deadline, Session
+from faultline.worker.sleeper import FEW
 
 CALL_SECONDS = 10.0
-QUIET_SECONDS = 0.1  # the longest that an announcement does for others
-LOOK_SECONDS = 0.05  # until the next look, meanwhile
+MOST = 1_000  # that are believed to have been told: anybody may say anything
+
+
+class Word(NamedTuple):
+    """A queue has a job; of more than four who sleep, each is told how many they are."""
+
+    queue: str
+    among: int = 1
+
+    def is_for_me(self) -> bool:
+        """Whether to look at once: always, or in four of so many cases."""
+        return random.random() * self.among < FEW  # noqa: S311
 
 
 class Ears:
@@ -39,7 +50,7 @@ class Ears:
         self,
         session: Session,
         schema: str,
-        on_work: Callable[[str | None], None],
+        on_work: Callable[[Word | None], None],
         on_cancel: Callable[[UUID], None],
         on_answer: Callable[[], None],
     ) -> None:
@@ -107,34 +118,6 @@ class Ears:
         pass_on(payload, self._on_work, self._on_cancel)
 
 
-class SecondLook:
-    """Where many sleep, an announcement does for all that comes within 100 ms (see announce, in
-    SQL): so each looks again every 50, from no particular moment on, and of many somebody soon; and
-    once more after that, since the others may all be dead."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        self._look = look
-        self._is_to_come = False
-        self._was_told_since = False
-
-    def after_a_word(self) -> None:
-        """Look again; if that is to come already, once more after it."""
-        self._was_told_since = self._is_to_come
-        if self._is_to_come:
-            return
-        self._is_to_come = True
-        loop, spread = asyncio.get_running_loop(), random.uniform(0.0, LOOK_SECONDS)  # noqa: S311
-        loop.call_later(spread, self._look)
-        loop.call_later(spread + LOOK_SECONDS, self._look)
-        loop.call_later(QUIET_SECONDS + max(spread, LOOK_SECONDS / 5), self._last)
-
-    def _last(self) -> None:
-        self._is_to_come = False
-        self._look()
-        if self._was_told_since:
-            self.after_a_word()
-
-
 async def listen(conn: AsyncConnection[Any], schema: str, limit: Limit) -> None:
     """Hear what is announced for this installation, on this connection."""
     timer = Deadline(conn, CALL_SECONDS, limit)
@@ -145,11 +128,15 @@ async def listen(conn: AsyncConnection[Any], schema: str, limit: Limit) -> None:
 
 
 def pass_on(
-    payload: str, on_work: Callable[[str], None], on_cancel: Callable[[UUID], None]
+    payload: str, on_work: Callable[[Word], None], on_cancel: Callable[[UUID], None]
 ) -> None:
-    """The word is the name of a queue that has a job, or that a job is to be cancelled."""
-    verb, _, job_id = payload.partition(" ")
-    if verb == "cancel":
-        with suppress(ValueError):  # a queue may be called "cancel me"
-            on_cancel(UUID(job_id))
-    on_work(payload)
+    """The word is the name of a queue that has a job, perhaps to so many, or that a job is to be
+    cancelled; but a queue may be called "cancel me", or "among 7 dwarfs"."""
+    verb, _, rest = payload.partition(" ")
+    with suppress(ValueError):
+        if verb == "cancel":
+            on_cancel(UUID(rest))
+        elif verb == "among":
+            among, _, queue = rest.partition(" ")
+            on_work(Word(queue, min(int(among), MOST)))
+    on_work(Word(payload))

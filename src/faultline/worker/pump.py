@@ -26,7 +26,7 @@ from faultline.observer import NOBODY, Observer
 from faultline.protocol import Protocol
 from faultline.worker.ahead import MAX_CLAIM, most_in_a_call
 from faultline.worker.beside import Beside
-from faultline.worker.ears import Ears, SecondLook
+from faultline.worker.ears import Ears, Word
 from faultline.worker.endings import Completed, keys, results
 from faultline.worker.lanes import Lanes, begun
 from faultline.worker.limit import Limit
@@ -35,11 +35,11 @@ from faultline.worker.outage import Outage
 from faultline.worker.prompt import Prompt
 from faultline.worker.session import Locked, Session, Unavailable
 from faultline.worker.settler import Settler, is_unknown, seconds_for
+from faultline.worker.sleeper import Sleeper
 
 FEW_LANES = 20  # for one job each is looked at by itself: of more, claim reads them sooner
 CALL_SECONDS = 5.0
 LINGER_SECONDS = 0.005
-SLEEP_SECONDS = 60.0  # how long one `sleep` asks for notifications
 
 
 class Pump:
@@ -89,8 +89,7 @@ class Pump:
         self._rests = False  # the last claim got nothing
         self._is_announced = False  # a queue whose lanes are known has a job, unless that is gone
         self._prompt = Prompt(session, self._begin_at_once)
-        self._asleep_until = 0.0
-        self._second_look = SecondLook(self._poll)
+        self._sleeper = Sleeper(worker, queues, verbs, session, self._poll)
         self._lost = Lost(worker, session, verbs, known)
 
     def wake(self) -> None:
@@ -106,21 +105,27 @@ class Pump:
         if not self._is_ahead(self._free()):
             self.wake()
 
-    def work_announced(self, queue: str | None) -> None:
+    def work_announced(self, word: Word | None) -> None:
         """A queue has a job; None: some queue may have one."""
-        if queue is None or queue in self._queues:
-            self._is_announced = queue is not None and self._lanes.has(queue)
-            if self._is_announced and self._prompt.send():
-                self._claiming += 1
-                if self._ears.is_watching:
-                    return  # `_hear` does the rest: now it would keep a core from the server
-            self._hungry = True
-            self._lanes.sweep_soon()
-            if not self._is_announced:
-                self._lanes.refresh_soon()
-            self._signal.set()
-            if queue is not None:
-                self._second_look.after_a_word()
+        if word is None:
+            self._is_announced = False
+            self._look_anew()
+        elif word.queue in self._queues:
+            self._sleeper.told(word.among)
+            if word.is_for_me():
+                self._is_announced = self._lanes.has(word.queue)
+                if self._is_announced and self._prompt.send():
+                    self._claiming += 1
+                    if self._ears.is_watching:
+                        return  # `_hear` does the rest: now it would keep a core from the server
+                self._look_anew()
+            self._sleeper.look_again()
+
+    def _look_anew(self) -> None:
+        self._lanes.sweep_soon()
+        if not self._is_announced:
+            self._lanes.refresh_soon()
+        self._poll()
 
     @property
     def listening(self) -> bool:
@@ -260,7 +265,7 @@ class Pump:
         await self._take(self._session, left, self._prompt.sent_at)
         self._lanes.refresh_soon()  # there may be more, or it is in a lane that is new
         self._hungry = True
-        self._second_look.after_a_word()
+        self._sleeper.look_again()
 
     def _begin_at_once(self, leases: list[Lease], sent: float) -> list[Lease]:
         """What that claim got, before this loop's other work; a suspect is left for `_hear`."""
@@ -357,20 +362,14 @@ class Pump:
 
     async def _sleep_or_not(self, full: bool, swept: bool) -> None:
         """Ask to be notified when there is no more work; not while there is: it costs enqueuers."""
-        now = time.monotonic()
         self._flows = full
         if full:
             self._hungry = True
-            if self._asleep_until > now:
-                self._asleep_until = 0.0
-                await self._session.run(self._verbs.awake(self._worker), CALL_SECONDS)
+            await self._sleeper.awake()
         elif not swept:
             self._lanes.refresh_soon()
             self._hungry = True
-        elif self._asleep_until < now + SLEEP_SECONDS / 2:
-            call = self._verbs.sleep(self._worker, self._queues, SLEEP_SECONDS)
-            await self._session.run(call, CALL_SECONDS)
-            self._asleep_until = now + SLEEP_SECONDS
+        elif await self._sleeper.asleep():
             self._lanes.refresh_soon()
             self._hungry = True  # look once more: a job may have come before we asked
 
@@ -395,5 +394,7 @@ class Pump:
         self._signal.clear()
 
     def _poll(self) -> None:
+        if self._rests:  # who finds nothing without a sweep would sweep next
+            self._lanes.sweep_soon()
         self._hungry = True
         self._signal.set()

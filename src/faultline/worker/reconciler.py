@@ -22,7 +22,7 @@ from faultline.events import Emit, Event, ReadyCompacted
 from faultline.jobs import Reconciled
 from faultline.observer import NOBODY, Observer, Standing
 from faultline.protocol import Protocol
-from faultline.worker.ears import listen, pass_on
+from faultline.worker.ears import Word, listen, pass_on
 from faultline.worker.endings import reclaimed_events
 from faultline.worker.limit import Limit
 from faultline.worker.outage import Outage, nothing
@@ -51,7 +51,7 @@ class Reconciler:
         *,
         listen_url: str | None = None,
         poll_seconds: float = 1.0,
-        on_work: Callable[[str | None], None] = nothing,
+        on_work: Callable[[Word | None], None] = nothing,
         on_cancel: Callable[[UUID], None] = nothing,
         announce: bool = True,
         observer: Observer = NOBODY,

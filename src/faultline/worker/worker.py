@@ -193,7 +193,7 @@ class Worker:
             self._emit,
             listen_url=self._app.listen_url,
             poll_seconds=self.options.poll_seconds,
-            on_work=lambda queue: _soon(loop, self._pump.work_announced, queue),
+            on_work=lambda word: _soon(loop, self._pump.work_announced, word),
             on_cancel=lambda job_id: self._keeper.ask_about(job_id),
             announce=False,
             observer=observer,

@@ -38,7 +38,7 @@ as $$
 #variable_conflict use_column
 declare
     v_now timestamptz := clock_timestamp();
-    v_alone boolean := pg_current_xact_id_if_assigned() is null;  -- nothing was written before
+    v_alone boolean := pg_current_xact_id_if_assigned() is null;  -- nothing else was written
     v_id uuid := enqueue.id;
     v_held uuid;
     v_run_at timestamptz;  -- NULL: at once
@@ -61,7 +61,12 @@ begin
         perform check_payload(enqueue.payload, enqueue.headers);
         v_id := accepted_id(enqueue.id, v_now);
         if enqueue.idempotency_key is not null then
-            perform lane_of(enqueue.queue, enqueue.priority);  -- first, as in enqueue_many
+            if not exists (select from lane l  -- first, as in enqueue_many
+                            where l.queue = enqueue.queue and l.priority = enqueue.priority) then
+                perform make_lane(enqueue.queue, enqueue.priority);
+                v_made := true;
+                v_alone := false;
+            end if;
             v_held := hold_key(enqueue.task, enqueue.idempotency_key, v_id, enqueue.payload, v_now);
             if v_held <> v_id then
                 return v_held;
@@ -89,6 +94,7 @@ begin
         end if;
         perform make_lane(enqueue.queue, enqueue.priority);
         v_made := true;
+        v_alone := false;
     end loop;
     if v_run_at > v_now then
         insert into scheduled (job_id, run_at, lane, lease_seconds)
@@ -96,10 +102,15 @@ begin
         return v_id;
     end if;
     insert into ready (lane, job_id, lease_seconds) values (v_lane, v_id, enqueue.lease_seconds)
-    returning exists (select from sleeper) into v_anybody;
+    returning exists (select from sleeper s where s.queue = enqueue.queue and s.until > v_now)
+         into v_anybody;
     if v_anybody and enqueue.notify then
         if (v_alone and is_quiet(enqueue.queue)) is not true then
-            v_anybody := announce(enqueue.queue, v_alone);  -- cheaper than PERFORM
+            if v_made then
+                perform wake(array[v_lane]);  -- all: nobody has read of this lane
+            else
+                v_anybody := announce(enqueue.queue, v_alone);  -- cheaper than PERFORM
+            end if;
         end if;
     end if;
     return v_id;
