@@ -16,6 +16,7 @@ NAMES = (
     "drain",
     "transaction",
     "enqueue",
+    "beside",
     "pickup",
     "crowded",
     "suspending",
