@@ -36,6 +36,12 @@ async def in_the_loop() -> None:
     began.append("in_the_loop")
 
 
+@app.task
+async def suspends() -> None:
+    began.append("suspends")
+    await asyncio.sleep(0)
+
+
 @dataclass
 class Money:
     """Of the user's own: while it is made, its attempt is as if its process had been stopped."""
@@ -90,3 +96,25 @@ def test_a_handler_whose_lease_is_lost_while_its_arguments_are_made_is_not_begun
     ending, _ = asyncio.run(run("pays", 0, {"money": {"euros": 7}}, stop))
     assert began == []
     assert isinstance(ending, Released if stop == "for long" else Gone)
+
+
+@pytest.mark.parametrize("task", ["in_a_thread", "in_the_loop", "suspends"])
+def test_nobody_hears_of_a_start_that_does_not_follow(task: str) -> None:
+    """Of a task that is new to the worker, and of one that it knows: then short sync ones share a
+    thread, and those that suspend have a task each."""
+
+    async def scene() -> list[list[str]]:
+        events: list[Event] = []
+        endings: asyncio.Queue[Ending] = asyncio.Queue()
+        execution = Execution("A", events.append, endings.put_nowait, None)
+        heard = []
+        for seconds_ago in (300, 0, 300):
+            lease = Lease(uuid.uuid4(), 1, 1, 1, 0, 0, 0, 60.0, task, {}, None)
+            execution.take([Attempt(lease, app.tasks[task], time.monotonic() - seconds_ago)])
+            await asyncio.wait_for(endings.get(), 60)
+            heard.append([event.event for event in events])
+            events.clear()
+        execution.stop()
+        return heard
+
+    assert asyncio.run(scene()) == [["lease_lost"], ["execution_started"], ["lease_lost"]]

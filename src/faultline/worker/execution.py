@@ -182,7 +182,6 @@ class Execution:
         elif lease.last_chance and self._alone is not None:
             self._start_alone(attempt, self._alone)
         else:
-            self.say_start(attempt)
             try:
                 return task.arguments_for(lease)
             except BaseException as error:  # also whatever a user's own type raises when it is made
@@ -199,15 +198,13 @@ class Execution:
             self.end(attempt, Failed(attempt, describe(error), said=said))
 
     def call_of(self, attempt: Attempt) -> Callable[..., Any]:
-        """What is to be called with its arguments, now: for who has not called `begin`."""
-        self.say_start(attempt)
-        return call_of(attempt)
-
-    def say_start(self, attempt: Attempt) -> None:
-        """That its handler is about to be called, to who wants to know."""
+        """What is to be called with its arguments, now; and that it is, to who wants to know. For
+        whoever has asked `insist_in_time` just before: nobody hears of a start that does not
+        follow."""
         if self.says_starts:
             key, lease = attempt.key, attempt.lease
             self._emit(ExecutionStarted(self._worker, *key, lease.task, lease.attempts + 1))
+        return call_of(attempt)
 
     def _look_later(self) -> None:
         """When the first that waits has waited for too long."""
@@ -258,7 +255,7 @@ class Execution:
         try:
             insist_in_time(attempt)
             attempt.entered = True
-            returned = await call_of(attempt)(**arguments)
+            returned = await self.call_of(attempt)(**arguments)
         except BaseException as error:  # also what asyncio would not let pass through a task
             raised = error
         self.finish(attempt, raised, returned)
@@ -273,7 +270,7 @@ class Execution:
 
     def _start_sync(self, attempt: Attempt, arguments: dict[str, Any]) -> None:
         def work() -> None:
-            raised, returned = called(attempt, arguments)
+            raised, returned = called(attempt, arguments, self.call_of)
             self.soon(self.finish, attempt, raised, returned)
 
         self._threads.run(work)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.worker.ahead import MAX_CLAIM
 from faultline.worker.attempt import Attempt
-from faultline.worker.calling import call_of, insist_in_time
+from faultline.worker.calling import insist_in_time
 from faultline.worker.endings import Completed
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.02  # after which the loop looks whether it hangs
 
 Begun = tuple[Attempt, dict[str, Any]]  # with its arguments
+CallOf = Callable[[Attempt], Callable[..., Any]]
 Ended = tuple[Attempt, BaseException | None, Any]  # what the handler raised, and returned
 
 
@@ -64,7 +65,9 @@ class Stretches:
                 break
             attempts.append(waiting.popleft())
         stretch = Stretch(
-            self._begun(attempts), lambda: execution.soon(self._ended, stretch, timer)
+            self._begun(attempts),
+            execution.call_of,
+            lambda: execution.soon(self._ended, stretch, timer),
         )
         timer = self._loop.call_later(LOOK_SECONDS, self._take_back, stretch, first)
         try:
@@ -84,7 +87,6 @@ class Stretches:
         for attempt in attempts:
             attempt.placed = attempt.shares = True
             attempt.started_at = now
-            execution.say_start(attempt)
             try:
                 begun.append((attempt, task.arguments_for(attempt.lease)))
             except BaseException as error:  # also whatever a user's own type raises
@@ -127,20 +129,21 @@ class Stretches:
 class Stretch:
     """Some attempts of short sync handlers, and how they ended."""
 
-    def __init__(self, attempts: list[Begun], on_end: Callable[[], None]) -> None:
+    def __init__(self, attempts: list[Begun], call_of: CallOf, on_end: Callable[[], None]) -> None:
         self._waiting = deque(attempts)
+        self._call_of = call_of
         self._ended: deque[Ended] = deque()
         self._on_end = on_end
 
     def run(self) -> None:
         """In the thread: all of them, but for those taken back."""
-        following, ended = self._waiting.popleft, self._ended.append
+        following, ended, call_of = self._waiting.popleft, self._ended.append, self._call_of
         while True:
             try:
                 attempt, arguments = following()  # of two threads, one gets it
             except IndexError:
                 break
-            ended((attempt, *called(attempt, arguments)))
+            ended((attempt, *called(attempt, arguments, call_of)))
         self._on_end()
 
     def take_back(self) -> list[Attempt]:
@@ -156,7 +159,9 @@ class Stretch:
         return [self._ended.popleft() for _ in range(len(self._ended))]
 
 
-def called(attempt: Attempt, arguments: dict[str, Any]) -> tuple[BaseException | None, Any]:
+def called(
+    attempt: Attempt, arguments: dict[str, Any], call_of: CallOf
+) -> tuple[BaseException | None, Any]:
     """Call its handler, in this thread and in a context of its own."""
     attempt.started_at = began = time.monotonic()
     attempt.begun = True
