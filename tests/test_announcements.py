@@ -14,7 +14,7 @@ import pytest
 from psycopg import Connection
 
 from faultline.migrate import migrate
-from faultline.worker.sleeper import FEW, LOOK_SECONDS, LOOKS
+from faultline.worker.sleeper import FEW, LOOK_SECONDS, LOOKS_IN_QUIET
 from tests.ears import Ear, asleep
 from tests.stage import Stage
 
@@ -119,7 +119,7 @@ def test_the_more_sleep_the_longer_it_is_quiet_and_longest_where_jobs_follow_on_
     many_asleep(stage, workers=workers)
     assert once <= min(quiet_after(stage, "6 ms")) < once + 3
     assert any(often <= quiet < often + 3 for quiet in quiet_after(stage, "0 ms"))
-    assert often <= 1_000 * LOOK_SECONDS * workers * (LOOKS - 1)
+    assert often <= 1_000 * LOOK_SECONDS * workers * LOOKS_IN_QUIET
 
 
 def test_a_few_sleepers_hear_of_every_job(stage: Stage, ear: Ear) -> None:

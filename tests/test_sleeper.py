@@ -1,7 +1,8 @@
 """A worker that sleeps beside many: what it makes of a word for others, when it looks by itself.
 
-Method: moments are those of the loop's own clock; a pump on a real session, whose ears the test
-plays. Whether a word calls it is the test's to say, since that is chance.
+Method: how often it is going to look is read from the timers of its loop; and a pump on a real
+session, whose ears the test plays. Whether a word calls it is the test's to say, since that is
+chance.
 """
 
 from __future__ import annotations
@@ -14,44 +15,72 @@ import pytest
 from faultline.protocol import Protocol
 from faultline.worker.ears import Word
 from faultline.worker.session import Session
-from faultline.worker.sleeper import FEW, LOOK_SECONDS, LOOKS, Sleeper
+from faultline.worker.sleeper import FEW, LAST_SECONDS, LATE_SECONDS, LOOK_SECONDS, Sleeper, moments
 from tests.ears import asleep
-from tests.stage import DEADLINE_SECONDS, Stage
+from tests.stage import Stage
 from tests.told import Told, play
 
 
-def looks_after(*words: int) -> list[float]:
-    """At which moments a sleeper looks who is told, one word after the other, among so many."""
+def looks_after(*words: Word) -> int:
+    """How often a sleeper is going to look who is told so, one word after the other."""
 
-    async def told() -> list[float]:
-        loop, seen = asyncio.get_running_loop(), list[float]()
-        nobody = cast(Session, None)
-        sleeper = Sleeper("A", [], Protocol(), nobody, lambda: seen.append(loop.time() - began))
-        began = loop.time()
-        for among in words:
-            sleeper.told(among)
+    async def told() -> int:
+        sleeper = Sleeper("A", [], Protocol(), cast(Session, None), lambda: None)
+        for word in words:
+            sleeper.told(*word)
             sleeper.look_again()
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while any(look.when() > loop.time() for look in sleeper._looks):
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0)
-        return seen
+        timers = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+        return sum(not timer.cancelled() for timer in timers)
 
     return asyncio.run(told())
 
 
-def test_who_was_told_among_many_looks_twice_in_the_quiet_and_once_after_it() -> None:
-    """Twice, so that of those who sleep somebody looks every few milliseconds."""
-    for _ in range(5):
-        first, second, last = looks_after(20)
-        assert first <= second <= last
-        assert second >= 20 * LOOK_SECONDS
-        assert last >= 2 * 20 * LOOK_SECONDS, "also of a job whose commit takes a while"
+def test_who_was_told_among_many_looks_twice_in_the_quiet_and_once_soon_after_it() -> None:
+    """Twice, so that of those who sleep somebody looks every few milliseconds; and later, for a job
+    whose commit takes a while."""
+    for among in (5, 20, 80) * 5:
+        span = among * LOOK_SECONDS
+        first, second, late, last = moments(span)
+        assert 0 <= first <= span <= second <= 2 * span
+        assert 2 * span <= late <= 2 * span + max(span, LATE_SECONDS)
+        assert 2 * span <= last <= 2 * span + LAST_SECONDS
+
+
+def test_those_who_heard_one_word_do_not_look_for_the_last_time_all_at_once() -> None:
+    """Their polls, five seconds after that, would come together, and a job that is committed late
+    wait for these."""
+    last = sorted(moments(0.1)[-1] for _ in range(100))
+    assert last[50] - last[0] > 1
+    assert last[-1] - last[50] > 1
 
 
 def test_a_new_word_begins_anew_and_who_is_one_of_a_few_is_told_anyway() -> None:
-    assert len(looks_after(20, 40)) == LOOKS
-    assert looks_after(FEW) == []
+    once = looks_after(Word("default", 20))
+    assert looks_after(Word("default", 20), Word("default", 40)) == once > 0
+    assert looks_after(Word("default", FEW)) == 0
+
+
+@pytest.mark.parametrize("later", [Word("mail", 5), Word("default")], ids=["another queue", "all"])
+def test_a_word_that_is_no_news_of_what_many_were_told_takes_no_look_back(later: Word) -> None:
+    many = Word("default", 50)
+    assert looks_after(many, later) == looks_after(many) + looks_after(later)
+
+
+def test_a_word_to_all_before_a_claim_is_answered_takes_no_look_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The looks begin with the answer: until then it is only known that there is to be some."""
+    monkeypatch.setattr(Word, "is_for_me", lambda _: True)
+
+    async def scene(pump: Told) -> None:
+        waits = await pump.listen()
+        pump.hears("default", among=5)  # its claim leaves
+        pump.hears("default")
+        await asyncio.wait_for(waits, 10)
+        await pump.rest()
+        assert pump.looks() != []
+
+    play(stage, scene, listens=True)
 
 
 def test_after_a_word_for_many_it_looks_again_by_itself(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -88,8 +89,13 @@ class Told:
 
     def has_looked(self) -> None:
         """As often as it would by itself."""
-        for look in self._pump._sleeper._looks:
+        for look in self.looks():
             look.cancel()
+
+    def looks(self) -> list[asyncio.TimerHandle]:
+        """Which it is to do by itself, if nothing happens."""
+        found = itertools.chain(*self._pump._sleeper._looks.values())
+        return [look for look in found if not look.cancelled()]
 
     def hears(self, queue: str | None, among: int = 1) -> None:
         """And does nothing about it yet, but for what it does at once."""

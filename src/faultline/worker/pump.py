@@ -111,7 +111,7 @@ class Pump:
             self._is_announced = False
             self._look_anew()
         elif word.queue in self._queues:
-            self._sleeper.told(word.among)
+            self._sleeper.told(*word)
             if word.is_for_me():
                 self._is_announced = self._lanes.has(word.queue)
                 if self._is_announced and self._prompt.send():
