@@ -75,9 +75,14 @@ def test_a_worker_that_drains_hands_back_what_a_lost_claim_has_leased(
     ground: Ground, proxy: Proxy
 ) -> None:
     stage = ground.stage
+    other = stage.connect()
 
     def hold(moment: Moment) -> Fate | None:
-        return Fate.HOLD_ANSWER if "claim" in moment.text and not proxy.held else None
+        """The claim that gets the job: one of before, by which it looked again, got nothing."""
+        if "claim" not in moment.text or proxy.held:
+            return None
+        ready = other.execute(f"select from {stage.schema}.ready")
+        return Fate.HOLD_ANSWER if ready.rowcount else None
 
     with Process(proxy.url) as worker:
         worker.ready()

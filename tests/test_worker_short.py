@@ -114,9 +114,9 @@ def test_those_in_a_shared_thread_that_were_given_up_are_not_counted_twice() -> 
         for attempt in attempts[1:]:
             if attempt.tell("shutdown"):
                 bench.execution.abandon(attempt)
+        await asyncio.sleep(2 * LOOK_SECONDS)  # then the loop looks whether the thread hangs
         gate.set()
         await bench.until(2 + 21)
-        await asyncio.sleep(2 * LOOK_SECONDS)  # when the loop looks whether the thread hangs
         assert bench.execution.running == 0
         bench.execution.stop()
 

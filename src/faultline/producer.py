@@ -188,8 +188,6 @@ class Producer:
             return pool
         from psycopg_pool import ConnectionPool
 
-        # A connection has the dumpers that were registered before it was opened.
-        from faultline import columns  # noqa: F401
         from faultline.connect import connect, conninfo
         from faultline.direct import Direct
 

@@ -104,9 +104,10 @@ end;
 -- sleep: record that the worker is about to wait on these queues, for at most so many seconds.
 -- Commit it, look for work once more, then wait for a notification on the channel named as the
 -- schema. After `QUEUE` look at once. After `among N QUEUE` look at once in four of N cases, and in
--- any case three times more: at a random moment of the next 5 N milliseconds, of the 5 N after
--- those, and of the 5 N after those, unless another such word begins this anew. Who has just gone
--- to sleep does as after `among 50`: he may have missed a word. Forgets old announcements.
+-- any case four times more: at a random moment of the next 5 N milliseconds; of the 5 N after
+-- those; and when these are over, of the next 5 N, or 250 if that is more; and of the next five
+-- seconds. A new word among many for the same queue begins this anew; no other does. Who has just
+-- gone to sleep does as after `among 50`: he may have missed a word. Forgets old announcements.
 --
 -- Raises   LF003 bad argument.
 create or replace function {schema}.sleep(worker text, queues text[], seconds double precision)
