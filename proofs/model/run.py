@@ -154,7 +154,9 @@ def check(name: str, config: str, *, coverage: bool = False, quick: bool = False
         workers = 1 if quick else TLC_WORKERS
         options = ["-deadlock", "-workers", str(workers), "-fp", "0", "-metadir", "states"]
         options += ["-coverage", "60"] if coverage else []
-        started = [*command(JVM_QUICK if quick else JVM), *options, "-config", "run.cfg"]
+        # Where TLC unpacks its own modules, and removes them again: two at once shared a folder.
+        jvm = (*(JVM_QUICK if quick else JVM), f"-Djava.io.tmpdir={folder}")
+        started = [*command(jvm), *options, "-config", "run.cfg"]
         lines = []
         with subprocess.Popen(
             [*started, PROMISES.name],
