@@ -36,6 +36,7 @@ NOT_MODELLED = {
     "epoch_bump": "for restores from a disk snapshot, which the model does not have",
     "compact": "rewrites the same rows",
     "compact_if_bloated": "compact, or nothing",
+    "spare_vacuum": "how often dead rows are looked for",
     "create_partitions": "moves no job",
     "drop_partitions": "forgets jobs that have ended long ago",
     "apply_retention": "forgets jobs that have ended long ago",
@@ -115,6 +116,13 @@ def test_the_protocol_keeps_its_invariants_and_every_action_is_taken(tlc: None) 
     assert checked.violated is None
     assert {action for action, times in checked.taken.items() if times} == run.actions()
     assert documented()["states_by_configuration"]["small"] == checked.distinct_states
+
+
+def test_a_check_reads_no_module_that_another_one_may_be_removing(tlc: None) -> None:
+    checked = run.check("small", (run.HERE / "small.cfg").read_text(), quick=True)
+    read = re.findall(r"Parsing file (\S+)/\w+\.tla", checked.output)
+    assert len(read) > 4
+    assert len(set(read)) == 1
 
 
 def test_every_job_ends_if_one_worker_keeps_trying(tlc: None) -> None:

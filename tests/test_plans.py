@@ -349,11 +349,14 @@ def test_an_enqueue_looks_announcements_up_by_key(stage: Stage) -> None:
     assert "Seq Scan on announcement" not in plans
 
 
-def test_asking_whether_ready_is_bloated_reads_no_table(
-    stage: Stage, warm: Connection[Any]
+@pytest.mark.parametrize("verb", ["compact_if_bloated", "spare_vacuum"])
+def test_what_reconcilers_ask_about_dead_rows_reads_no_table_of_ours(
+    stage: Stage, warm: Connection[Any], verb: str
 ) -> None:
-    plans = plans_of(warm, stage.verbs.compact_if_bloated())
-    assert re.findall(r"Scan[^\n]* on (\w+)", plans) == ["compact_if_bloated"]
+    plans = plans_of(warm, getattr(stage.verbs, verb)())
+    read = set(re.findall(r"Scan[^\n]* on (\w+)", plans))
+    assert verb in read <= {verb, "pg_class", "pg_options_to_table"}
+    assert "Seq Scan" not in plans
 
 
 def test_a_reconcile_with_nothing_to_do_compares_no_two_tables_and_writes_nothing(

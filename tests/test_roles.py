@@ -22,7 +22,7 @@ MAY = {
     **dict.fromkeys(("status", "cancel"), "wpo"),
     **dict.fromkeys(
         ("lanes", "reclaim", "reclaim_dead", "promote", "reconcile", "outcome", "outcomes",
-         "create_partitions", "compact_if_bloated", "apply_retention"), "wo"),
+         "create_partitions", "compact_if_bloated", "spare_vacuum", "apply_retention"), "wo"),
     **dict.fromkeys(
         ("claim", "claim_one", "execute", "renew", "adopt", "complete", "complete_one", "swap",
          "fail", "snooze", "release", "release_others", "cancel_attempt", "busy", "progress",

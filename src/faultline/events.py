@@ -279,6 +279,15 @@ class ReadyCompacted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class VacuumSpared(Event):
+    """Vacuum can remove nothing from the busy tables, since a transaction stays open: it comes more
+    seldom until that is over."""
+
+    event = "vacuum_spared"
+    dead_rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class MonthsForgotten(Event):
     """What was enqueued in these months and ended longer ago than the retention is forgotten."""
 
@@ -340,6 +349,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     DatabaseLost,
     DatabaseBack,
     ReadyCompacted,
+    VacuumSpared,
     MonthsForgotten,
     ProcessDied,
     EventsDropped,

@@ -67,6 +67,10 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "database_back": lambda f: f"database back after {_number(f['away_seconds'])} s",
     "metrics_served": lambda f: f"metrics at http://{f['host']}:{f['port']}/metrics",
     "ready_compacted": lambda _: "the table ready was full of dead rows: compacted",
+    "vacuum_spared": lambda f: (
+        f"vacuum cannot remove {f['dead_rows']} dead rows, a transaction stays open: autovacuum "
+        "comes more seldom meanwhile"
+    ),
     "months_forgotten": lambda f: f"forgot what ended long ago: {', '.join(f['months'])}",
     "process_died": lambda f: (
         f"process of {f['worker']} died ({f['status']}); {f['reclaimed']} jobs taken back"

@@ -348,15 +348,18 @@ class Protocol:
         """The same, if dead rows are many and live ones few; asks no table."""
         return self._call("compact_if_bloated", (), one)
 
+    def spare_vacuum(self) -> Call[int | None]:
+        """Have autovacuum come more seldom while it is in vain; what it left, if that is new."""
+        return self._call("spare_vacuum", (), one)
+
     def create_partitions(self, months_ahead: int = 3) -> Call[int]:
         """Make the partitions of the coming months."""
         return self._call("create_partitions", (months_ahead,), one)
 
     def drop_partitions(self, older_than_days: int) -> Call[list[str]]:
         """Forget finished jobs of months that ended so long ago; answers with the months."""
-        return self._call(
-            "drop_partitions", (f"{older_than_days} days",), column, casts=("interval",)
-        )
+        age = f"{older_than_days} days"
+        return self._call("drop_partitions", (age,), column, casts=("interval",))
 
     def apply_retention(self) -> Call[Retained]:
         """A step of forgetting what ended longer ago than the setting says."""

@@ -15,7 +15,8 @@ grant execute on function
     {schema}.assert_fence, {schema}.fence, {schema}.begin_step, {schema}.record_step,
     {schema}.same_transaction, {schema}.commit_status, {schema}.report_refusal, {schema}.outcome,
     {schema}.outcomes, {schema}.beat, {schema}.leave, {schema}.sleep, {schema}.awake,
-    {schema}.create_partitions, {schema}.compact_if_bloated, {schema}.apply_retention
+    {schema}.create_partitions, {schema}.compact_if_bloated, {schema}.spare_vacuum,
+    {schema}.apply_retention
     to {schema}_worker;
 
 -- producer: enqueue, and look at or cancel what it enqueued itself. A worker's handler may enqueue
@@ -30,7 +31,8 @@ grant execute on function
     {schema}.schema_version, {schema}.lanes, {schema}.status, {schema}.cancel, {schema}.retry,
     {schema}.requeue, {schema}.pause, {schema}.reclaim, {schema}.reclaim_dead, {schema}.promote,
     {schema}.reconcile, {schema}.epoch_bump, {schema}.rescue,
-    {schema}.compact, {schema}.compact_if_bloated, {schema}.create_partitions,
+    {schema}.compact, {schema}.compact_if_bloated, {schema}.spare_vacuum,
+    {schema}.create_partitions,
     {schema}.drop_partitions, {schema}.apply_retention, {schema}.set_retention, {schema}.outcome,
     {schema}.outcomes, {schema}.guard, {schema}.unguard
     to {schema}_operator;

@@ -18,7 +18,7 @@ import psycopg
 
 from faultline.connect import pooled
 from faultline.errors import DatabaseUnavailable
-from faultline.events import Emit, Event, ReadyCompacted
+from faultline.events import Emit, Event, ReadyCompacted, VacuumSpared
 from faultline.jobs import Reconciled
 from faultline.observer import NOBODY, Observer, Standing
 from faultline.protocol import Protocol
@@ -35,6 +35,8 @@ PARTITIONS_EVERY = 3600.0  # seconds between two looks whether next month's part
 PARTITIONS_LATER = 60.0  # until the next try, if they could not be made
 COMPACT_EVERY = 5.0  # seconds between two looks whether ready is full of dead rows
 COMPACT_LATER = 300.0  # the longest pause after tries in vain
+SPARE_EVERY = 5.0  # seconds between two looks whether vacuum is in vain, while there are leases
+SPARE_LATER = 20.0  # without any, and where somebody holds one of the tables
 MAX_JOBS = 1000
 TURN_SECONDS = 1.0  # between two turns of its own loop, for who asks whether it turns
 
@@ -73,6 +75,7 @@ class Reconciler:
         self._hearing: psycopg.AsyncConnection[object] | None = None
         self._partitions_at = 0.0
         self._compacting = Pace(COMPACT_EVERY, COMPACT_LATER)
+        self._sparing = Pace(SPARE_EVERY, SPARE_LATER)
         self._retention = Retention(worker, url, verbs, emit, self._limit)
         self._sooner = asyncio.Event()
         self._outage = Outage(worker, emit if announce else nothing)
@@ -134,6 +137,8 @@ class Reconciler:
             self._partitions_at = now + PARTITIONS_EVERY
         if self._compacting.is_due(now):
             await self._compact()
+        if self._sparing.is_due(now):
+            await self._spare_vacuum(is_idle=done.next_seconds is None)
         return done
 
     async def _compact(self) -> None:
@@ -145,6 +150,20 @@ class Reconciler:
             self._compacting.went_well()
         except Locked:
             self._compacting.was_in_vain()
+
+    async def _spare_vacuum(self, *, is_idle: bool) -> None:
+        """Have autovacuum come more seldom, or as ever again. Who has nothing to do asks seldom."""
+        try:
+            left = await self._session.run(self._verbs.spare_vacuum(), CALL_SECONDS)
+        except Locked:
+            self._sparing.was_in_vain()
+            return
+        if left is not None:
+            self._emit(VacuumSpared(self._worker, left))
+        if is_idle:
+            self._sparing.was_in_vain()
+        else:
+            self._sparing.went_well()
 
     async def _wait(self, next_seconds: float | None) -> None:
         """Until the next thing known of, but never longer than a poll; spread, so that a thousand
