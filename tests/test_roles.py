@@ -104,6 +104,7 @@ STEPS = {
     "wake",
     "without_paused",
     "workers_at_work",
+    "vacuum_left",
 }  # fmt: skip
 WRITES = ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
 

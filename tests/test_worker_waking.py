@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from tests.stage import Stage, until
+from tests.told import Told, play
 from tests.workers import Ground, Process
 
 
@@ -79,3 +81,34 @@ def test_a_worker_looks_again_after_an_announcement_to_many(stage: Stage) -> Non
             stage.execute("select pg_notify('faultline', 'default')")
             worker.until("job_completed", job_id=silent)
     assert found == 1
+
+
+def test_endings_of_other_jobs_do_not_put_the_next_poll_off(stage: Stage) -> None:
+    """A worker with a free place, and a job that only a poll finds. What wakes it comes ten times
+    as often as its polls."""
+
+    async def scene(pump: Told) -> None:
+        pump.poll_seconds = 0.5
+        stage.enqueue(notify=False)
+        over = time.monotonic() + 10
+        while not pump.begun and time.monotonic() < over:
+            asyncio.get_running_loop().call_later(0.05, pump.wake)
+            await pump.woken()
+            await pump.step()
+        assert pump.begun == [1]
+
+    play(stage, scene)
+
+
+def test_a_worker_without_a_free_place_waits_for_one_and_does_not_spin(stage: Stage) -> None:
+    async def scene(pump: Told) -> None:
+        pump.poll_seconds = 0.2
+        pump.room = 0
+        began, steps = time.monotonic(), 0
+        while time.monotonic() < began + 1.0:
+            await pump.woken()
+            await pump.step()
+            steps += 1
+        assert steps <= 12  # a poll is twice heard of: by its timer, and when it is due
+
+    play(stage, scene)

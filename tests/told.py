@@ -35,6 +35,7 @@ class Told:
     ) -> None:
         self.begun: list[int] = []
         self.room = room
+        self.poll_seconds = 60.0
         self.on_start: Callable[[list[Lease]], None] = lambda _: None
         self._session = Session(stage.url, stage.schema, observer)
         settler = Settler("A", stage.verbs, self._session, Hands(), lambda _: None)
@@ -44,7 +45,7 @@ class Told:
             is_ahead=lambda _: False,
             start=lambda leases, _: self._start(leases),
             known=list,
-            poll_seconds=lambda: 60.0,
+            poll_seconds=lambda: self.poll_seconds,
             apart=apart,
             listens=listens,
             on_cancel=lambda _: None,

@@ -83,6 +83,7 @@ class Pump:
         self._listens = listens
         self._besides = [Beside(other, self._claim_beside) for other in others]
         self._claiming = 0  # jobs asked for and not answered yet
+        self._looked_at = 0.0  # when the last claim was made
         self._most = MAX_CLAIM  # in one call
         self._hungry = True  # there may be work
         self._flows = False  # the last claim got as much as it asked for
@@ -212,7 +213,7 @@ class Pump:
         return LINGER_SECONDS if self._claiming or self._is_ahead(self._free()) else 0.0
 
     async def _claim(self, room: int, completions: list[Completed]) -> None:
-        sent = time.monotonic()
+        self._looked_at = sent = time.monotonic()
         self._hungry = False  # until somebody announces work, also while the claim is under way
         announced, self._is_announced = self._is_announced, False
         try:
@@ -366,17 +367,16 @@ class Pump:
         if full:
             self._hungry = True
             await self._sleeper.awake()
-        elif not swept:
+        elif not swept or await self._sleeper.asleep():
             self._lanes.refresh_soon()
-            self._hungry = True
-        elif await self._sleeper.asleep():
-            self._lanes.refresh_soon()
-            self._hungry = True  # look once more: a job may have come before we asked
+            self._hungry = True  # look once more, by a sweep: a job may have come before we asked
 
     async def _wait(self) -> None:
         """For an ending, an announcement or the next poll; not at all while there is work."""
-        due_at = self._settler.due_at(self._linger_seconds())
-        seconds = min(self._poll_seconds(), due_at - time.monotonic())
+        now = time.monotonic()  # a poll comes so long after the last claim, whatever ends meanwhile
+        if (poll_at := (now if self._hungry else self._looked_at) + self._poll_seconds()) <= now:
+            self._poll()
+        seconds = min(poll_at, self._settler.due_at(self._linger_seconds())) - now
         if seconds <= 0 or (self._hungry and self._wants_some()):
             await asyncio.sleep(0)
             return

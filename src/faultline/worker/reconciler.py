@@ -17,7 +17,7 @@ from uuid import UUID
 import psycopg
 
 from faultline.connect import pooled
-from faultline.errors import DatabaseUnavailable
+from faultline.errors import DatabaseUnavailable, FaultlineError
 from faultline.events import Emit, Event, ReadyCompacted, VacuumSpared
 from faultline.jobs import Reconciled
 from faultline.observer import NOBODY, Observer, Standing
@@ -152,10 +152,11 @@ class Reconciler:
             self._compacting.was_in_vain()
 
     async def _spare_vacuum(self, *, is_idle: bool) -> None:
-        """Have autovacuum come more seldom, or as ever again. Who has nothing to do asks seldom."""
+        """Have autovacuum come more seldom, or as ever again. Who has nothing to do asks seldom;
+        and where a trigger of the user's refuses to have a table altered, vacuum is not spared."""
         try:
             left = await self._session.run(self._verbs.spare_vacuum(), CALL_SECONDS)
-        except Locked:
+        except (Locked, FaultlineError, psycopg.Error):
             self._sparing.was_in_vain()
             return
         if left is not None:
