@@ -182,6 +182,10 @@ soak: .venv/.report ## does it stay fast: MINUTES (default 10) at half of the ma
 bench-verbs: .venv/.ready ## what claim and complete cost inside the server, by batch size (half a minute)
 	@$(PY) -m bench.verbs
 
+.PHONY: bench-profile
+bench-profile: .venv/.ready ## where a job's microseconds go: the worker's by module, and the server's (half a minute)
+	@$(PY) -m bench.profile
+
 .PHONY: bench-sizes
 bench-sizes: .venv/.ready ## what jobs take on disk and in the WAL, in bytes a job (a minute)
 	@$(PY) -m bench.sizes

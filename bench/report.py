@@ -26,6 +26,8 @@ SETTINGS = (
     "max_wal_size",
     "checkpoint_timeout",
     "autovacuum",
+    "autovacuum_naptime",
+    "track_commit_timestamp",
     "max_connections",
 )
 
@@ -42,6 +44,7 @@ def facts(url: str, command: str, **more: Any) -> dict[str, Any]:
         **origin,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
+        "psycopg": psycopg.__version__,
         "machine": machine(),
         "server_settings": server,
         **more,

@@ -77,6 +77,11 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return statistics.median(ours) / statistics.median(theirs)
 
 
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of the ratios of each turn: what changes within minutes hits both of a turn."""
+    return statistics.median(our / their for our, their in zip(ours, theirs, strict=True))
+
+
 def against(ours: Sequence[float], theirs: Sequence[float], unit: str = "jobs/s") -> str:
     """What a ratio was made from, for people: the medians."""
     return f"{statistics.median(ours):,.0f} to {statistics.median(theirs):,.0f} {unit}"

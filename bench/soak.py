@@ -3,9 +3,10 @@
 First the maximum is measured: the median of three drains by one worker. Then one worker with its
 defaults runs while jobs come in fifty times a second at half that rate, and twenty probes a second
 one by one, through the public API. For each window (30 s) there are the rate of endings, the
-probes' pickup latency (return of the enqueue to the first line of the handler) and the sizes of
-the hot tables with their indexes. Compared are the first and the last third; the first ten seconds
-count for nothing. Finished jobs are kept: ten minutes may be some gigabytes.
+probes' pickup latency (return of the enqueue to the first line of the handler) and the largest
+sizes of the hot tables with their indexes, looked at twice a second. Compared are the first and the
+last third; the first ten seconds count for nothing. Finished jobs are kept: ten minutes may be some
+gigabytes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from psycopg import sql
 from rich.console import Console
 
 from bench.arena import ENQUEUE_BATCH, Arena, Ground, ground
@@ -38,6 +40,7 @@ WINDOW_SECONDS = 30.0
 START_SECONDS = 10.0
 TICK_SECONDS = 0.02
 PROBES_PER_SECOND = 20
+SIZES_SECONDS = 0.5  # between two looks: vacuum comes every two seconds
 HOT = ("ready", "lease", "scheduled")
 # No drift, as far as a machine that is not all ours can tell.
 RATE, P50, P99 = Bar(least=0.95), Bar(most=1.25), Bar(most=1.5)
@@ -53,7 +56,7 @@ class Seen:
     """What was noted while it ran."""
 
     returned: dict[int, float]  # of each probe: when its enqueue had returned, by time.time
-    sizes: list[dict[str, float]]  # of each window, in MB
+    sizes: list[tuple[float, dict[str, float]]]  # when, by time.time, and in MB
     enqueued: int = 0
 
 
@@ -99,16 +102,21 @@ def soak(place: Ground, rate: float, seconds: float, say: Say) -> list[dict[str,
         with ExitStack() as stack:
             stack.enter_context(beside(lambda stop: feed(arena, rate, seen, stop)))
             stack.enter_context(beside(lambda stop: probe(arena, seen, stop)))
+            stack.enter_context(beside(lambda stop: watch(arena, seen, stop)))
             time.sleep(min(START_SECONDS, seconds / 6))
             since, started = arena.now(), time.time()
             for number in range(round(seconds / length)):
                 time.sleep(max(0.0, started + (number + 1) * length - time.time()))
                 worker.check()
-                seen.sizes.append(sizes(arena))
-                say(f"  {(number + 1) * length:5.0f} s: {_told(seen.sizes[-1])}")
+                told = largest(seen, started + number * length, length)
+                say(f"  {(number + 1) * length:5.0f} s: {_told(told)}")
         arena.wait_until_done(worker)
         ended = dict(arena.rows(ENDED, since, length, since))
-    return windows_of(seen, ended, _began(begun), started, length)
+    began = _began(begun)
+    return [
+        window_of(number, seen, ended, began, started, length)
+        for number in range(round(seconds / length))
+    ]
 
 
 @contextmanager
@@ -153,36 +161,46 @@ def probe(arena: Arena, seen: Seen, stop: threading.Event) -> None:
             number += 1
 
 
-def sizes(arena: Arena) -> dict[str, float]:
-    """Of each hot table with its indexes, in MB."""
-    asked = ", ".join(f"pg_total_relation_size('{{schema}}.{table}')" for table in HOT)
-    (row,) = arena.rows(f"select {asked}")
-    return {table: round(size / 1e6, 2) for table, size in zip(HOT, row, strict=True)}
+def watch(arena: Arena, seen: Seen, stop: threading.Event) -> None:
+    """How large the hot tables are with their indexes, in MB."""
+    asked = ", ".join(f"pg_total_relation_size('{arena.schema}.{table}')" for table in HOT)
+    with connect(arena.url, schema=None) as conn:
+        while not stop.wait(SIZES_SECONDS):
+            row = conn.execute(sql.SQL(f"select {asked}")).fetchone()
+            assert row is not None
+            found = {table: round(size / 1e6, 2) for table, size in zip(HOT, row, strict=True)}
+            seen.sizes.append((time.time(), found))
 
 
-def windows_of(
-    seen: Seen, ended: dict[int, int], began: dict[int, float], started: float, length: float
-) -> list[dict[str, Any]]:
-    """One dict a window: when it ended, its rate, its latencies, and the sizes at its end."""
-    windows = []
-    for number, size in enumerate(seen.sizes):
-        start = started + number * length
-        waits = [
-            1000 * (began[n] - at)
-            for n, at in seen.returned.items()
-            if start <= at < start + length and n in began
-        ]
-        windows.append(
-            {
-                "seconds": round((number + 1) * length, 1),
-                "jobs_per_second": round(ended.get(number, 0) / length),
-                "waits_ms": waits,
-                "p50_ms": round(percentile(waits, 0.5), 2) if waits else None,
-                "p99_ms": round(percentile(waits, 0.99), 2) if waits else None,
-                "hot_mb": size,
-            }
-        )
-    return windows
+def window_of(
+    number: int,
+    seen: Seen,
+    ended: dict[int, int],
+    began: dict[int, float],
+    started: float,
+    length: float,
+) -> dict[str, Any]:
+    """When it ended, its rate, its latencies, and the largest sizes."""
+    start = started + number * length
+    waits = [
+        1000 * (began[n] - at)
+        for n, at in seen.returned.items()
+        if start <= at < start + length and n in began
+    ]
+    return {
+        "seconds": round((number + 1) * length, 1),
+        "jobs_per_second": round(ended.get(number, 0) / length),
+        "waits_ms": waits,
+        "p50_ms": round(percentile(waits, 0.5), 2) if waits else None,
+        "p99_ms": round(percentile(waits, 0.99), 2) if waits else None,
+        "hot_mb": largest(seen, start, length),
+    }
+
+
+def largest(seen: Seen, start: float, length: float) -> dict[str, float]:
+    """Of each table, from then on, in so many seconds."""
+    found = [size for at, size in seen.sizes if start <= at < start + length]
+    return {table: max((size[table] for size in found), default=0.0) for table in HOT}
 
 
 def judged(windows: list[dict[str, Any]], rate: float) -> list[Row]:

@@ -15,6 +15,7 @@ import json
 import random
 import statistics
 import time
+from contextlib import AbstractContextManager, nullcontext
 from io import StringIO
 from typing import Any
 
@@ -51,8 +52,13 @@ def main() -> None:
     print(json.dumps(summary(seen)))
 
 
-def drain(url: str, jobs: int, observer: Observer | None) -> tuple[float, float]:
-    """CPU and wall microseconds a job."""
+def drain(
+    url: str,
+    jobs: int,
+    observer: Observer | None = None,
+    around: AbstractContextManager[object] | None = None,
+) -> tuple[float, float]:
+    """CPU and wall microseconds a job, while the worker runs; and that in this context."""
     app = App(url)
 
     @app.task
@@ -67,7 +73,8 @@ def drain(url: str, jobs: int, observer: Observer | None) -> tuple[float, float]
     async def run() -> tuple[float, float]:
         worker.prepare()
         cpu, wall = time.process_time(), time.monotonic()
-        await worker.run()
+        with around or nullcontext():
+            await worker.run()
         return time.process_time() - cpu, time.monotonic() - wall
 
     cpu, wall = asyncio.run(run())

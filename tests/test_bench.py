@@ -19,6 +19,7 @@ import pytest
 from bench import sizes, soak
 from bench.__main__ import run
 from bench.arena import Arena, Ground
+from bench.blocks import turned
 from bench.peers.__main__ import measure
 from bench.peers.bars import GRAPHILE, OURS, PROCRASTINATE, SYNC, rows_of
 from bench.peers.page import document, table
@@ -26,7 +27,7 @@ from bench.peers.peer import PEERS
 from bench.peers.stage import SCRIPTS, first_between
 from bench.plan import Plan
 from bench.report import markdown, publish, shown
-from bench.rows import Bar, Row, percentile, skipped
+from bench.rows import Bar, Row, paired, percentile, skipped
 from bench.scenarios import NAMES, fence, scenario
 from bench.statements import Log
 from faultline.config import Settings
@@ -161,6 +162,10 @@ def test_a_bar_is_met_by_what_was_measured_and_not_by_what_is_shown() -> None:
     assert percentile([3, 1, 2], 0.99) == 3
 
 
+def test_a_minute_in_which_all_was_slow_changes_no_ratio_of_turns() -> None:
+    assert paired([9.0, 4.5, 8.0], [10.0, 5.0, 10.0]) == pytest.approx(0.9)
+
+
 def test_a_missed_bar_is_status_1_and_named_in_the_last_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +236,16 @@ def test_each_command_explains_itself_without_a_server(module: str, tmp_path: Pa
     assert "--out" in command(module, "--help", cwd=tmp_path).stdout
 
 
+def test_a_profile_accounts_for_all_of_the_workers_microseconds(tmp_path: Path) -> None:
+    lines = command("bench.profile", "--rounds", "1", "--jobs", "20000", cwd=tmp_path).stdout
+    told = json.loads(lines.splitlines()[-1])
+    assert told["server_us_a_job"] > 0
+    assert told["looks"] > 0
+    parts = told["worker_us_by_module"]
+    assert sum(parts.values()) == pytest.approx(told["worker_us_a_job"], abs=0.2)
+    assert {"worker/relay.py", "direct.py"} <= parts.keys()
+
+
 def test_an_unknown_scenario_is_refused_with_those_there_are(tmp_path: Path) -> None:
     refused = command("bench", "--only", "drain,speed", cwd=tmp_path)
     assert refused.returncode == 1
@@ -279,7 +294,8 @@ def test_an_enqueue_was_committed_at_the_first_commit_between_its_call_and_its_r
 
 
 def measured(name: str, **medians: float) -> dict[str, Any]:
-    return {"peer": name, "medians": medians, "on_postgresql": "Redis" not in name}
+    found = {"medians": medians, "skipped": None, "failed": False}
+    return {"peer": name, "on_postgresql": "Redis" not in name, **found}
 
 
 def test_the_bars_compare_with_the_right_peer_of_the_same_run() -> None:
@@ -302,6 +318,26 @@ def test_a_bar_whose_peer_is_missing_is_skipped_and_not_missed() -> None:
     assert all(row.met is None and row.skipped for row in rows)
 
 
+def test_a_bar_whose_peer_or_ours_failed_is_missed_and_says_who() -> None:
+    graphile = measured(GRAPHILE) | {"skipped": "the drain did not end", "failed": True}
+    rows = rows_of([measured(OURS, one=150.0, two=130.0), graphile])
+    assert [row.met for row in rows[:2]] == [False, False]
+    assert rows[0].skipped == "Graphile Worker: the drain did not end"
+    ours = measured(OURS) | {"skipped": "no worker began", "failed": True}
+    rows = rows_of([ours, measured(GRAPHILE, one=1.0, two=1.0, bulk=1.0)])
+    assert [row.met for row in rows[:2]] == [False, False]
+    assert rows[4].met is False
+
+
+def test_each_round_is_begun_by_another() -> None:
+    assert [turned(["a", "b", "c"], number) for number in range(4)] == [
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+        ["a", "b", "c"],
+    ]
+
+
 # ── soak ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -310,6 +346,7 @@ def test_a_soak_sees_every_window_and_keeps_up(ground: Ground) -> None:
     assert len(windows) == 6
     assert sum(window["jobs_per_second"] for window in windows) > 0
     assert all(window["hot_mb"].keys() == set(soak.HOT) for window in windows)
+    assert any(window["hot_mb"]["ready"] > 0 for window in windows)
     assert len(soak.judged(windows, 100.0)) == 7
 
 

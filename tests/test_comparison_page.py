@@ -1,4 +1,5 @@
-"""docs/comparison.md and the migration guides say what was measured, of the versions that were."""
+"""docs/comparison.md, docs/how-to/sizing.md and the migration guides say what was measured, of the
+versions that were."""
 
 from __future__ import annotations
 
@@ -50,6 +51,7 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
+FENCED = "ctx.transaction() with one INSERT and tx.complete()"
 LATE = {
     "its row landed, stopped early": "late effect landed, stopped early",
     "its row landed, stopped at its write": "late effect landed, stopped at its write",
@@ -77,6 +79,27 @@ def test_every_figure_of_the_comparison_is_the_one_that_was_measured(
     for queue, row in ours.items():
         for column, theirs in columns.items():
             assert row[column] == measured[queue][theirs], (queue, column)
+
+
+@pytest.mark.parametrize(
+    ("said", "what", "column"),
+    [
+        (r"make bench`: ([\d,]+) async", "drain of no-op async jobs, 1 process", "measured"),
+        (r"async, ([\d,]+) sync", "drain of no-op sync jobs, 1 process", "measured"),
+        (r"are ([\d,]+) a second", f"{FENCED}, one job at a time", "measured"),
+        (r"twenty at once ([\d,]+)", FENCED, "measured"),
+        (r"reached ([\d.]+) of", "jobs that suspend for 1 to 50 ms, concurrency 500", "figure"),
+        (r"takes ([\d.]+) MB", "idle worker: memory", "figure"),
+        (r"([\d.]+) % of a core", "idle worker: processor", "figure"),
+        (r"([\d.]+) statements a second", "idle worker: statements", "figure"),
+    ],
+)
+def test_every_figure_of_the_sizing_page_is_the_one_that_was_measured(
+    said: str, what: str, column: str
+) -> None:
+    (figure,) = re.findall(said, (DOCS / "how-to" / "sizing.md").read_text())
+    measured = rows("benchmarks.md", "what", "figure", "measured")[what][column]
+    assert measured.split()[0] == figure
 
 
 def test_the_versions_are_the_ones_that_are_pinned_and_ours() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 from rich.console import Console
 
-from bench.blocks import Say
+from bench.blocks import Say, turned
 from bench.peers.bars import rows_of
 from bench.peers.page import document, table
 from bench.peers.peer import PEERS, Peer
@@ -40,7 +40,8 @@ Row = dict[str, Any]
 
 
 def measure(chosen: list[Peer], plan: Plan, cache: Path, url: str, say: Say) -> list[Row]:
-    """All rounds of all peers; one that cannot be had, or fails, keeps the reason."""
+    """All rounds of all peers, each begun by another; one that cannot be had, or fails, keeps the
+    reason, and has no figures: those of fewer rounds would not compare."""
     rows = [_new_row(peer, plan) for peer in chosen]
     for peer, row in zip(chosen, rows, strict=True):
         try:
@@ -50,14 +51,16 @@ def measure(chosen: list[Peer], plan: Plan, cache: Path, url: str, say: Say) -> 
         except Unavailable as error:
             row["skipped"] = str(error)
     for number in range(plan.rounds):
-        for peer, row in zip(chosen, rows, strict=True):
+        for peer, row in turned(list(zip(chosen, rows, strict=True)), number):
             if row["skipped"] is not None:
                 continue
             try:
                 with set_up(peer, cache, url) as turn:
                     found = turn.play(row["jobs"], row["probes"])
             except (Unavailable, Failed, psycopg.Error) as error:
+                row["failed"] = not isinstance(error, Unavailable)
                 row["skipped"] = str(error).partition("\n")[0]
+                row["rounds"] = {}
                 say(f"  {peer.name}: {row['skipped']}")
                 continue
             for part, figure in found.items():
@@ -78,6 +81,7 @@ def _new_row(peer: Peer, plan: Plan) -> Row:
         "probes": max(25, round(plan.seconds(PICKUP_SECONDS) * PER_SECOND)),
         "version": None,
         "skipped": None,
+        "failed": False,
         "rounds": {},
         "medians": {},
     }

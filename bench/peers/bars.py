@@ -20,18 +20,19 @@ RATIOS = (
 
 
 def rows_of(peers: list[dict[str, Any]]) -> list[Row]:
-    """Every bar; one whose peer is not there has no figure, and says so."""
-    medians = {row["peer"]: row["medians"] for row in peers}
+    """Every bar; one whose peer is not there has no figure, and says so. If it is not there since
+    it failed, and so if we did, nobody knows better than that the bar is missed."""
+    known = {row["peer"]: row for row in peers}
     rows = [
-        _ratio(medians, what, ours, part, theirs, Bar(least=least))
+        _ratio(known, what, ours, part, theirs, Bar(least=least))
         for what, ours, part, theirs, least in RATIOS
     ]
     fastest = best(peers, "bulk", most=True, postgresql=False)
-    rows.append(_ratio(medians, "bulk enqueue", OURS, "bulk", fastest, Bar(least=1.3)))
+    rows.append(_ratio(known, "bulk enqueue", OURS, "bulk", fastest, Bar(least=1.3)))
     for part in ("p50_ms", "p99_ms"):
         quickest = best(peers, part, most=False, postgresql=True)
         what = f"pickup latency, {part[:3]}"
-        rows.append(_ratio(medians, what, OURS, part, quickest, Bar(most=1.0)))
+        rows.append(_ratio(known, what, OURS, part, quickest, Bar(most=1.0)))
     return rows
 
 
@@ -50,7 +51,7 @@ def best(peers: list[dict[str, Any]], part: str, *, most: bool, postgresql: bool
 
 
 def _ratio(
-    medians: dict[str, dict[str, float]],
+    known: dict[str, dict[str, Any]],
     what: str,
     ours: str,
     part: str,
@@ -58,9 +59,16 @@ def _ratio(
     bar: Bar,
 ) -> Row:
     what = f"{what}, against {theirs or 'a peer'}"
-    mine, other = medians.get(ours, {}).get(part), medians.get(theirs or "", {}).get(part)
+    rows = [known.get(ours), known.get(theirs or "")]
+    mine, other = (row["medians"].get(part) if row else None for row in rows)
     if mine is None or other is None:
-        return Row("peers", what, None, "", skipped="one of the two is missing")
+        failed = [row for row in rows if row is not None and row["failed"]]
+        why = (
+            f"{failed[0]['peer']}: {failed[0]['skipped']}"
+            if failed
+            else "one of the two is missing"
+        )
+        return Row("peers", what, None, "", skipped=why, failed=bool(failed))
     facts = {ours: mine, str(theirs): other}
     told = f"{_shown(mine)} to {_shown(other)} {'ms' if part.endswith('ms') else 'jobs/s'}"
     return Row("peers", what, mine / other, "times", bar, facts, told)

@@ -70,7 +70,7 @@ PEERS = (
         name="Graphile Worker",
         environment=pins.GRAPHILE,
         script="graphile.mjs",
-        settings="concurrentJobs=24, localQueue.size=500, completeJobBatchDelay=0, "
+        settings="concurrentJobs=24, maxPoolSize=25, localQueue.size=500, completeJobBatchDelay=0, "
         "NO_LOG_SUCCESS=1; addJobs",
         left="select exists (select from graphile_worker._private_jobs)",
         environment_variables=(("NO_LOG_SUCCESS", "1"),),
@@ -79,7 +79,8 @@ PEERS = (
         name="pg-boss",
         environment=pins.PGBOSS,
         script="pgboss.mjs",
-        settings="batchSize=500, burstWhenBatchFull, useListenNotify; insert",
+        settings="batchSize=500, burstWhenBatchFull, useListenNotify, "
+        "pollingIntervalSeconds=0.5; insert",
         left="select exists (select from pgboss.job where name in ('noop', 'probe') "
         "and state < 'completed')",
     ),
@@ -102,7 +103,7 @@ PEERS = (
         name="Chancy",
         environment=pins.CHANCY,
         script="chancy_bench.py",
-        settings="AsyncExecutor, concurrency=100, eager_polling; push_many",
+        settings="AsyncExecutor, concurrency=100, eager_polling, polling_interval=1; push_many",
         left="select exists (select from chancy_jobs where state not in ('succeeded', 'failed'))",
         share=0.05,
     ),

@@ -1,8 +1,8 @@
-"""Single enqueues while real workers sleep: one, and many, which also do the jobs.
+"""Single enqueues while real workers sleep, none, one and many, which also do the jobs.
 
 The scenario `enqueue` has sessions that only listen, since it asks what announcements cost who
 enqueues. Here are the processes: if each of them asked for every job that is announced, they would
-take the machine from who enqueues. One worker and many have a database each, in turns. No bar: jobs
+take the machine from who enqueues. None, one and many have a database each, in turns. No bar: jobs
 are done meanwhile, in the smaller batches the more do them, on the cores that enqueue them.
 """
 
@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from bench.arena import Arena, Ground
 from bench.blocks import Say, alternated
 from bench.plan import Plan
-from bench.rows import Row, against, ratio, whole
+from bench.rows import Row, against, paired, whole
 from bench.scenarios.enqueue import noop, settled_rate
 from faultline import App
 
@@ -25,25 +25,27 @@ ASLEEP = "select count(distinct worker) from {schema}.sleeper"
 
 
 def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
-    """Enqueues a second beside many, of those beside one."""
+    """Enqueues a second beside so many, of those beside none."""
     count, many = plan.number(SINGLES), max(2, plan.number(MANY))
     with ExitStack() as stack:
-        beside = {
-            "one": beside_workers(stack, ground, 1, count),
-            "many": beside_workers(stack, ground, many, count),
+        kinds = {
+            f"{workers} workers": beside_workers(stack, ground, workers, count)
+            for workers in (0, 1, many)
         }
-        alternated(1, beside, lambda _: None)  # the first round warms up
-        seen = alternated(TURNS * plan.rounds, beside, say, "enqueues/s")
+        alternated(1, kinds, lambda _: None)  # the first round warms up
+        seen = alternated(TURNS * plan.rounds, kinds, say, "enqueues/s")
+    none, *some = seen
     return [
         Row(
             "beside",
-            f"single enqueue, {many} idle worker processes, which do the jobs",
-            ratio(seen["many"], seen["one"]),
-            "of that with one",
+            f"single enqueue, idle worker processes, which do the jobs: {beside}",
+            paired(seen[beside], seen[none]),
+            "of that with none",
             None,
-            {name: whole(figures) for name, figures in seen.items()},
-            against(seen["many"], seen["one"], "/s"),
+            {kind: whole(figures) for kind, figures in seen.items()},
+            against(seen[beside], seen[none], "/s"),
         )
+        for beside in some
     ]
 
 
@@ -55,13 +57,13 @@ def beside_workers(
     app = stack.enter_context(App(arena.producer_url, schema=arena.schema))
     task = app.task(noop)
     task.enqueue()
-    for _ in range(workers):
-        worker = arena.worker()
-    arena.wait(lambda: arena.value(ASLEEP) == workers, worker)
+    started = [arena.worker() for _ in range(workers)]
+    arena.wait(lambda: arena.value(ASLEEP) == workers, *started)
 
     def block() -> float:
         rate = settled_rate(task.enqueue, count)
-        arena.wait_until_done(worker)
+        for worker in started[:1]:
+            arena.wait_until_done(worker)
         return rate
 
     return block

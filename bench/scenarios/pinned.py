@@ -70,7 +70,7 @@ def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
     unit = f"of the first {window:.0f} s"
     if left == 0:
         return [
-            Row("pinned", what, None, "", None, facts, "the queue ran empty: it proves nothing")
+            Row("pinned", what, None, "", None, facts, skipped="the queue ran empty", failed=True)
         ]
     return [Row("pinned", what, last / first, unit, Bar(least=0.85), facts, told)]
 

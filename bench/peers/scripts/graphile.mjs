@@ -5,6 +5,7 @@ import * as job from './job.mjs'
 const worker = {
   connectionString: job.url,
   concurrentJobs: 24,
+  maxPoolSize: 25,
   localQueue: { size: 500 },
   completeJobBatchDelay: 0,
   failJobBatchDelay: 0
