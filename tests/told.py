@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,8 +12,9 @@ from faultline.connect import sever
 from faultline.direct import USES
 from faultline.jobs import Lease
 from faultline.observer import NOBODY, Observer
-from faultline.worker.attempt import Hands
+from faultline.worker.attempt import Attempt, Hands
 from faultline.worker.ears import Word
+from faultline.worker.endings import Completed
 from faultline.worker.pump import Pump
 from faultline.worker.session import Session
 from faultline.worker.settler import Settler
@@ -36,13 +38,14 @@ class Told:
         self.begun: list[int] = []
         self.room = room
         self.poll_seconds = 60.0
+        self.is_ahead = False  # what it has will last for a while
         self.on_start: Callable[[list[Lease]], None] = lambda _: None
         self._session = Session(stage.url, stage.schema, observer)
-        settler = Settler("A", stage.verbs, self._session, Hands(), lambda _: None)
+        self._settler = Settler("A", stage.verbs, self._session, Hands(), lambda _: None)
         self._pump = Pump(
-            *("A", ["default"], self._session, stage.verbs, settler, lambda _: None),
+            *("A", ["default"], self._session, stage.verbs, self._settler, lambda _: None),
             room=lambda: self.room,
-            is_ahead=lambda _: False,
+            is_ahead=lambda _: self.is_ahead,
             start=lambda leases, _: self._start(leases),
             known=list,
             poll_seconds=lambda: self.poll_seconds,
@@ -54,6 +57,11 @@ class Told:
     def _start(self, leases: list[Lease]) -> None:
         self.begun.append(len(leases))
         self.on_start(leases)
+
+    def ends(self, leases: list[Lease]) -> None:
+        """These have succeeded, and it is to be written."""
+        now = time.monotonic()
+        self._settler.add_done([Completed(Attempt(lease, None, now), None) for lease in leases])
 
     async def told(self, queue: str | None) -> int:
         """One step after this word; how many it began. None: of some queue, or of none."""
