@@ -110,11 +110,11 @@ def in_a_thread(n: int, long: bool = False) -> None:
 class Bench:
     """The execution of a worker with so many places, and what came of its attempts."""
 
-    def __init__(self, places: int = 20) -> None:
+    def __init__(self, places: int = 20, endings: list[Ending] | None = None) -> None:
         seen.clear()
         gate.clear()
         GO["now"] = asyncio.Event()
-        self.endings: list[Ending] = []
+        self.endings: list[Ending] = [] if endings is None else endings
         self.events: list[Event] = []
         self.execution = Execution(
             "A",
@@ -142,9 +142,10 @@ class Bench:
         return self.endings
 
 
-def attempt_of(task: str, payload: dict[str, Any]) -> Attempt:
+def attempt_of(task: str, payload: dict[str, Any], seconds_ago: float = 0, **facts: Any) -> Attempt:
+    """Claimed so long ago; with these facts in its lease."""
     lease = Lease(uuid.uuid4(), 1, 1, 1, 0, 0, 0, 60.0, task, payload, None)
-    return Attempt(lease, app.tasks[task], time.monotonic())
+    return Attempt(lease._replace(**facts), app.tasks[task], time.monotonic() - seconds_ago)
 
 
 def numbered(count: int) -> list[dict[str, Any]]:

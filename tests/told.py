@@ -63,6 +63,10 @@ class Told:
         now = time.monotonic()
         self._settler.add_done([Completed(Attempt(lease, None, now), None) for lease in leases])
 
+    def asks_beside(self, jobs: int) -> None:
+        """Another connection has asked for so many, and waits for the answer."""
+        self._pump._claiming += jobs
+
     async def told(self, queue: str | None) -> int:
         """One step after this word; how many it began. None: of some queue, or of none."""
         before = len(self.begun)
