@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
+
 from faultline.worker.attempt import Attempt
 from faultline.worker.endings import Ending, Released
 from tests.shorts import GO, Bench, attempt_of, gate, numbered, seen
@@ -83,6 +85,26 @@ def test_with_a_short_lease_it_waits_less_than_with_a_long_one() -> None:
         assert handed_back(await bench.until(2)) == [short, long]
         await let_go(bench, 4)
         benches[0].execution.stop()
+
+    play(scene())
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["together", "later"])
+def test_a_short_lease_does_not_wait_as_long_as_the_long_one_before_it(together: bool) -> None:
+    async def scene() -> None:
+        endings: list[Ending] = []
+        bench, other = Bench(1, endings), Bench(1, endings)
+        for one in (bench, other):
+            await held(one)
+        (alone,) = shorts(1, seconds_ago=0.5)
+        (long,) = shorts(1, seconds_ago=0)
+        (short,) = shorts(1, seconds_ago=0, lease_seconds=0.4)
+        other.execution.take([alone])
+        for attempts in ([long, short],) if together else ([long], [short]):
+            bench.execution.take(attempts)
+        assert handed_back(await bench.until(3)) == [long, short, alone]
+        await let_go(bench, 5)
+        other.execution.stop()
 
     play(scene())
 

@@ -111,8 +111,9 @@ class Execution:
         self.fill()
         if self._ahead.careful:
             self.hand_back("no place", keep=max(0, self._places - self.running))
-        if self.waiting and self._patience is None:
-            self._look_later()
+        if self.waiting and attempts:
+            shortest = min([attempt.lease.lease_seconds for attempt in attempts])
+            self._look_at(attempts[0].started_at + patience(shortest))
 
     def hand_back(self, reason: str, keep: int = 0) -> None:
         """Those that wait, but for the first few, shall be somebody else's."""
@@ -206,23 +207,26 @@ class Execution:
             self._emit(ExecutionStarted(self._worker, *key, lease.task, lease.attempts + 1))
         return call_of(attempt)
 
-    def _look_later(self) -> None:
-        """When the first that waits has waited for too long."""
-        left = self._waiting_seconds_left()
-        self._patience = self._loop.call_later(max(left, 0.0), self._look_at_waiting)
+    def _look_at(self, moment: float) -> None:
+        """Then, when one that waits has waited for too long, if that is not done sooner anyway."""
+        if self._patience is not None:
+            if self._patience.when() <= moment:
+                return
+            self._patience.cancel()
+        self._patience = self._loop.call_at(moment, self._look_at_waiting)
 
     def _look_at_waiting(self) -> None:
-        """Hand back what has waited for too long: the jobs here take longer than it seemed."""
+        """Hand back all once one has waited for too long: the jobs here take longer than it
+        seemed."""
         self._patience = None
-        if self.waiting and self._waiting_seconds_left() <= 0:
+        if not self.waiting:
+            return
+        too_long = min(x.started_at + patience(x.lease.lease_seconds) for x in self.waiting)
+        if too_long <= time.monotonic():
             self._ahead.waited()
             self.hand_back("no place")
-        elif self.waiting:
-            self._look_later()
-
-    def _waiting_seconds_left(self) -> float:
-        first = self.waiting[0]
-        return first.started_at + patience(first.lease.lease_seconds) - time.monotonic()
+        else:
+            self._look_at(too_long)
 
     def abandon(self, attempt: Attempt) -> None:
         """It was told to stop and did not: use its slot for others."""

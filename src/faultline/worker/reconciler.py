@@ -12,6 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import UUID
 
 import psycopg
@@ -133,8 +134,9 @@ class Reconciler:
         now = asyncio.get_running_loop().time()
         if now >= self._partitions_at:
             self._partitions_at = now + PARTITIONS_LATER
-            await self._session.run(self._verbs.create_partitions(), CALL_SECONDS)
-            self._partitions_at = now + PARTITIONS_EVERY
+            with suppress(Locked):
+                await self._session.run(self._verbs.create_partitions(), CALL_SECONDS)
+                self._partitions_at = now + PARTITIONS_EVERY
         if self._compacting.is_due(now):
             await self._compact()
         if self._sparing.is_due(now):
