@@ -19,7 +19,6 @@ import pytest
 from bench import sizes, soak
 from bench.__main__ import run
 from bench.arena import Arena, Ground
-from bench.blocks import turned
 from bench.peers.__main__ import measure
 from bench.peers.bars import GRAPHILE, OURS, PROCRASTINATE, SYNC, rows_of
 from bench.peers.page import document, table
@@ -327,15 +326,6 @@ def test_a_bar_whose_peer_or_ours_failed_is_missed_and_says_who() -> None:
     rows = rows_of([ours, measured(GRAPHILE, one=1.0, two=1.0, bulk=1.0)])
     assert [row.met for row in rows[:2]] == [False, False]
     assert rows[4].met is False
-
-
-def test_each_round_is_begun_by_another() -> None:
-    assert [turned(["a", "b", "c"], number) for number in range(4)] == [
-        ["a", "b", "c"],
-        ["b", "c", "a"],
-        ["c", "a", "b"],
-        ["a", "b", "c"],
-    ]
 
 
 # ── soak ─────────────────────────────────────────────────────────────────────────────────────────

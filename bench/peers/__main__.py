@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 from rich.console import Console
 
-from bench.blocks import Say, turned
+from bench.blocks import Say
 from bench.peers.bars import rows_of
 from bench.peers.page import document, table
 from bench.peers.peer import PEERS, Peer
@@ -40,8 +40,9 @@ Row = dict[str, Any]
 
 
 def measure(chosen: list[Peer], plan: Plan, cache: Path, url: str, say: Say) -> list[Row]:
-    """All rounds of all peers, each begun by another; one that cannot be had, or fails, keeps the
-    reason, and has no figures: those of fewer rounds would not compare."""
+    """All rounds of all peers, every other one backwards, so that neighbours stay neighbours: in a
+    few minutes the machine changes more than they differ. One that cannot be had, or fails, keeps
+    the reason, and has no figures: those of fewer rounds would not compare."""
     rows = [_new_row(peer, plan) for peer in chosen]
     for peer, row in zip(chosen, rows, strict=True):
         try:
@@ -51,7 +52,8 @@ def measure(chosen: list[Peer], plan: Plan, cache: Path, url: str, say: Say) -> 
         except Unavailable as error:
             row["skipped"] = str(error)
     for number in range(plan.rounds):
-        for peer, row in turned(list(zip(chosen, rows, strict=True)), number):
+        both = list(zip(chosen, rows, strict=True))
+        for peer, row in reversed(both) if number % 2 else both:
             if row["skipped"] is not None:
                 continue
             try:
