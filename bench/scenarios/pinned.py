@@ -25,7 +25,7 @@ SECONDS = 60.0
 START_SECONDS = 2.0
 WINDOW_SECONDS = 10.0
 LEAST_JOBS = 200_000
-OF_LIMIT = 0.9  # no worker comes near it: enough is queued
+OF_LIMIT = 0.8  # no worker comes near it: enough is queued
 
 LEFT = "select count(*) from {schema}.ready"
 BY_SECOND = """
