@@ -112,5 +112,6 @@ def test_a_success_that_waits_for_a_claim_is_written_soon_though_none_comes(stag
             while stage.value(DONE) == 0:
                 await pump.woken()
                 await pump.step()
+        assert stage.value(DONE) == 1
 
     play(stage, scene)
