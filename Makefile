@@ -182,6 +182,14 @@ soak: .venv/.report ## does it stay fast: MINUTES (default 10) at half of the ma
 bench-verbs: .venv/.ready ## what claim and complete cost inside the server, by batch size (half a minute)
 	@$(PY) -m bench.verbs
 
+.PHONY: bench-recovery
+bench-recovery: .venv/.ready ## how soon 100,000 lost leases are all taken over (a minute)
+	@$(PY) -m bench.recovery
+
+.PHONY: bench-crashing
+bench-crashing: .venv/.ready ## what 1,000 jobs that crash without end cost a neighbour (a minute)
+	@$(PY) -m bench.crashing
+
 .PHONY: bench-profile
 bench-profile: .venv/.ready ## where a job's microseconds go: the worker's by module, and the server's (half a minute)
 	@$(PY) -m bench.profile

@@ -82,6 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
             conn.execute(f"create database {config.stash[_template]}")
         with psycopg.connect(database_url(url, config.stash[_template]), autocommit=True) as conn:
             migrate(conn, "faultline")
+            conn.execute("update faultline.setting set lease_seconds_floor = 0.001")
 
 
 def pytest_configure_node(node: object) -> None:

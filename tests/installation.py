@@ -67,6 +67,10 @@ AS_VERSION_1 = """
 delete from {schema}.migration where version > 1;
 drop index {schema}.a_paused_queue_is_found_at_once;
 drop table {schema}.announcement;
+alter table {schema}.job drop column payload_bytes cascade;
+alter table {schema}.lane drop column counted cascade;
+alter table {schema}.scheduled drop column awaits cascade;
+alter table {schema}.worker drop column tasks cascade;
 alter table {schema}.lease drop column renewals cascade;
 alter table {schema}.attempt drop column renewals cascade;
 alter table {schema}.epoch drop column relation cascade;

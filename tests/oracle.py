@@ -23,6 +23,7 @@ OUTCOMES = {
     "complete": "succeeded",
     "fail": "failed",
     "snooze": "snoozed",
+    "decline": "snoozed",
     "release": "released",
     "cancel_attempt": "cancelled",
 }
@@ -247,12 +248,12 @@ class Oracle:
         job.end(attempt.token, OUTCOMES[verb])
         job.state = OUTCOMES[verb]  # where the job stays if this was final
         job.attempts += verb == "fail"
-        job.snoozes += verb == "snooze"
+        job.snoozes += verb in ("snooze", "decline")
         retried = verb == "fail" and not dead and job.attempts < job.max_attempts
-        if (retried or verb in ("snooze", "release")) and self.stop_if_asked(job):
+        if (retried or verb in ("snooze", "decline", "release")) and self.stop_if_asked(job):
             return
-        if retried or verb == "snooze":
-            self.schedule(job, later=later)
+        if retried or verb in ("snooze", "decline"):
+            self.schedule(job, later=later or verb == "decline")
         elif verb == "release":
             self.queue(job, anew=False)
         elif verb == "complete":
@@ -278,7 +279,10 @@ class Oracle:
             if job.crashes >= job.max_crashes:  # never by a lease that was not started
                 job.state = "quarantined"
             elif not self.stop_if_asked(job):
-                self.queue(job, anew=False)
+                if lease.started and job.crashes > 1:
+                    self.schedule(job, later=True)
+                else:
+                    self.queue(job, anew=False)
             answer.append((job.number, lease.token, lease.worker, job.state, job.crashes))
         return sorted(answer)
 

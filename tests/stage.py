@@ -123,6 +123,7 @@ class Stage:
         """The lease expires, is reclaimed, and another worker claims the job."""
         self.expire(job_id)
         assert job_id in {reclaimed.job_id for reclaimed in self.verbs.reclaim().run(self.conn)}
+        self.verbs.retry([job_id]).run(self.conn)  # without a pause after another crash
         return next((x.job_id, x.token) for x in self.claim(worker, 1000) if x.job_id == job_id)
 
     # ── what is seen ─────────────────────────────────────────────────────────────────────────────

@@ -175,7 +175,9 @@ def test_where_there_are_many_lanes_all_are_read_at_once(stage: Stage) -> None:
         assert await pump.told("default") == 2
 
     for priority in range(1, FEW_LANES + 1):
-        stage.running(priority=priority)
+        stage.enqueue(priority=priority)
+    # Lanes in use, of which nothing can be claimed.
+    stage.execute("update {schema}.ready set fencing_token = 9007199254740991")
     play(stage, scene)
 
 

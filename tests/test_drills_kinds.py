@@ -35,8 +35,8 @@ def test_each_kind_of_fault_happens_and_costs_nothing(ground: str, newest_server
             assert (result.duplicates, result.lost) == (0, 0)
 
 
-def test_there_are_ten_kinds_beside_the_first_six_and_each_has_a_sentence() -> None:
-    assert (len(KINDS), len(OTHERS)) == (16, 10)
+def test_there_are_twelve_kinds_beside_the_first_six_and_each_has_a_sentence() -> None:
+    assert (len(KINDS), len(OTHERS)) == (18, 12)
     assert all(kind.sentence and kind.quick in (1, 2) for kind in map(KINDS.get, OTHERS) if kind)
 
 

@@ -284,6 +284,7 @@ def test_a_claim_says_which_jobs_one_more_crash_would_put_into_quarantine(
         seen.append({jobs[lease.job_id] for lease in leases if lease.last_chance})
         stage.expire(*jobs)
         stage.verbs.reclaim().run(stage.conn)
+        stage.verbs.retry(list(jobs)).run(stage.conn)  # without a pause
     # With a limit of 1 the first claim is the last chance, but nothing is suspected yet.
     assert seen == [set(), {2}, {3}]
 

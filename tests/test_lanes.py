@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
+from faultline.errors import InvalidArgument
 from faultline.ids import Ids
 from faultline.jobs import Lease
 from faultline.observer import Observer
@@ -279,3 +280,97 @@ def test_who_is_told_of_a_job_sweeps_at_once_however_long_that_takes(
         assert late.job_id in await reader.claims()
 
     play(stage, clock, scene)
+
+
+# ── how many there may be ────────────────────────────────────────────────────────────────────────
+
+
+def fill(stage: Stage, priorities: range, queue: str = "default") -> None:
+    """A ready job of each of these priorities."""
+    stage.execute(
+        "select {schema}.enqueue('work', queue => %s, priority => p) "
+        "from generate_series(%s::int, %s::int) p",
+        queue,
+        priorities.start,
+        priorities.stop - 1,
+    )
+
+
+def asked_for(stage: Stage, *queues: str) -> list[int]:
+    """The priorities of the lanes that a worker of these queues asks for."""
+    return [lane.priority for lane in stage.verbs.lanes(queues or ["default"]).run(stage.conn)]
+
+
+def cancel_all(stage: Stage) -> None:
+    stage.execute("select {schema}.cancel(array(select job_id from {schema}.ready))")
+
+
+def test_idle_lanes_are_left_out_where_there_are_many(stage: Stage) -> None:
+    fill(stage, range(20))
+    cancel_all(stage)
+    assert asked_for(stage) == [*range(19, -1, -1)], "few lanes cost nothing"
+    fill(stage, range(20, 21))
+    assert asked_for(stage) == [20, 0], "and the lane of priority 0, so that the queue is known"
+    cancel_all(stage)
+    assert asked_for(stage) == [0]
+    late = stage.enqueue(priority=7)
+    assert asked_for(stage) == [7, 0]
+    assert [lease.job_id for lease in stage.claim()] == [late]
+
+
+def test_queue_without_priority_0_is_known_by_its_highest_lane(stage: Stage) -> None:
+    fill(stage, range(-30, -5))
+    cancel_all(stage)
+    assert asked_for(stage) == [-6]
+
+
+def test_history_of_a_job_outlives_the_use_of_its_lane(stage: Stage) -> None:
+    job_id, token = stage.running(priority=5, max_attempts=1)
+    stage.verbs.fail([(job_id, token)]).run(stage.conn)
+    fill(stage, range(10, 40))
+    assert 5 not in asked_for(stage)
+    assert stage.state(job_id) == "failed"
+    stage.verbs.requeue([job_id]).run(stage.conn)
+    assert 5 in asked_for(stage)
+
+
+def test_queue_has_at_most_1000_lanes_in_use(stage: Stage) -> None:
+    fill(stage, range(1000))
+    with pytest.raises(InvalidArgument, match="jobs of 1,000 priorities waiting"):
+        stage.enqueue(priority=1000)
+    with pytest.raises(InvalidArgument, match="jobs of 1,000 priorities waiting"):
+        stage.verbs.enqueue_many("work", [uuid4()], [{}], priority=1000).run(stage.conn)
+    with pytest.raises(InvalidArgument, match="jobs of 1,000 priorities waiting"):
+        stage.enqueue(priority=1000, idempotency_key="k")
+    stage.enqueue(priority=999)  # in use already
+    stage.claim(max_jobs=2)
+    stage.enqueue(priority=1000)  # lane 999 is idle now
+    stage.enqueue(priority=1001, queue="another")
+
+
+def test_first_hundred_lanes_are_never_refused(stage: Stage) -> None:
+    stage.enqueue(priority=-1)
+    cancel_all(stage)
+    fill(stage, range(1000))
+    stage.enqueue(priority=-1)
+    assert len(asked_for(stage)) == 1000, (
+        "the highest; the others are asked for when these are idle"
+    )
+    assert -1 not in asked_for(stage)
+
+
+def test_lanes_of_other_queues_do_not_count(stage: Stage) -> None:
+    fill(stage, range(30), "crowded")
+    stage.enqueue()
+    assert asked_for(stage) == [0]
+    assert asked_for(stage, "default", "crowded") == [*range(29, 0, -1), 0, 0]
+
+
+def test_later_lane_is_counted_again_when_it_was_idle(stage: Stage) -> None:
+    fill(stage, range(1, 200))
+    cancel_all(stage)
+    fill(stage, range(1000, 2000))
+    with pytest.raises(InvalidArgument, match="jobs of 1,000 priorities waiting"):
+        stage.enqueue(priority=150)
+    with pytest.raises(InvalidArgument, match="jobs of 1,000 priorities waiting"):
+        stage.verbs.enqueue_many("work", [uuid4()], [{}], priority=150).run(stage.conn)

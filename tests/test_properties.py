@@ -114,7 +114,7 @@ def test_without_a_guard_the_shortest_story_of_a_stale_worker_is_found(
 ) -> None:
     remove(stage, guard)
     with pytest.raises(AssertionError, match="the server and the oracle disagree") as caught:
-        explore(stage, max_examples=500, stateful_step_count=12, derandomize=True)
+        explore(stage, max_examples=2000, stateful_step_count=12, derandomize=True)
     story = str(caught.value).splitlines()
     assert re.search(BROKEN[guard], story[-2]), "\n".join(story)
     assert len(story) <= 9, "\n".join(story)

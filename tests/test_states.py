@@ -23,7 +23,7 @@ def test_the_moves_in_python_are_the_moves_in_the_database(stage: Stage) -> None
 
 def test_the_documented_moves_are_the_moves() -> None:
     text = Path("docs/states.md").read_text()
-    rows = re.findall(r"^\| (\w+) \| (\w+) \| ([a-z, ]+) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (\w+) \| (\w+) \| ([a-z_, ]+) \|$", text, re.MULTILINE)
     shown = {
         (None if start == "new" else start, end, verb)
         for start, end, verbs in rows
@@ -99,22 +99,51 @@ def moved_by(verb: str, start: Callable[[Stage], UUID]) -> Callable[[Stage], UUI
     return walk
 
 
+def crashed_before(stage: Stage) -> UUID:
+    job_id = reclaimed()(stage)
+    stage.claim()
+    stage.expire(job_id)
+    stage.verbs.reclaim().run(stage.conn)
+    return job_id
+
+
+def undeliverable(stage: Stage) -> UUID:
+    job_id = stage.enqueue()
+    stage.execute(
+        "update {schema}.job set payload_bytes = null, payload = (select jsonb_agg("
+        "1e131071::numeric) from generate_series(1, 600)) where id = %s",
+        job_id,
+    )
+    assert stage.claim() == []
+    return job_id
+
+
+def known_again(stage: Stage) -> UUID:
+    job_id = settled("decline")(stage)
+    assert stage.verbs.know_tasks("B", ["default"], ["work"]).run(stage.conn) == 1
+    return job_id
+
+
 WALKS: dict[tuple[State | None, State, str], Callable[[Stage], UUID]] = {
     (None, State.QUEUED, "enqueue"): walk_enqueue_queued,
     (None, State.SCHEDULED, "enqueue"): scheduled,
     (State.SCHEDULED, State.QUEUED, "promote"): walk_promote_due,
     (State.QUEUED, State.QUARANTINED, "promote"): walk_promote_parks,
     (State.QUEUED, State.RUNNING, "claim"): lambda stage: stage.running()[0],
+    (State.QUEUED, State.QUARANTINED, "claim"): undeliverable,
     (State.RUNNING, State.SUCCEEDED, "complete"): settled("complete"),
     (State.RUNNING, State.SCHEDULED, "fail"): settled("fail"),
     (State.RUNNING, State.FAILED, "fail"): settled("fail", max_attempts=1),
     (State.RUNNING, State.SCHEDULED, "snooze"): settled("snooze", [60.0]),
+    (State.RUNNING, State.SCHEDULED, "decline"): settled("decline"),
     (State.RUNNING, State.QUEUED, "release"): settled("release"),
     (State.RUNNING, State.CANCELLED, "cancel"): settled("cancel_attempt"),
     (State.RUNNING, State.QUEUED, "reclaim"): reclaimed(),
+    (State.RUNNING, State.SCHEDULED, "reclaim"): crashed_before,
     (State.RUNNING, State.QUARANTINED, "reclaim"): reclaimed(max_crashes=1),
     (State.QUEUED, State.CANCELLED, "cancel"): moved_by("cancel", walk_enqueue_queued),
     (State.SCHEDULED, State.QUEUED, "retry"): moved_by("retry", scheduled),
+    (State.SCHEDULED, State.QUEUED, "know_tasks"): known_again,
     (State.SCHEDULED, State.CANCELLED, "cancel"): moved_by("cancel", scheduled),
     (State.QUARANTINED, State.CANCELLED, "cancel"): moved_by("cancel", quarantined),
     (State.FAILED, State.QUEUED, "requeue"): moved_by("requeue", dead),

@@ -23,7 +23,7 @@ BESIDE = [
 PYTHON = [*PACKAGE.rglob("*.py"), *BESIDE, *(ROOT / "tests").glob("*.py")]
 SQL = list((PACKAGE / "sql").rglob("*.sql"))
 
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 MAX_COLUMNS = 100
 EXCEPTIONS: set[str] = set()

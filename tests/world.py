@@ -55,6 +55,7 @@ STEPS: dict[str, tuple[int, str | None, dict[str, Any]]] = {
     "complete": (2, "", settling),
     "fail": (2, "", settling),
     "snooze": (1, "", settling),
+    "decline": (1, "", settling),
     "release": (1, "", settling),
     "cancel_attempt": (1, "", settling),
     "write": (3, "", {**attempts, "which": alone, "verb": gates, "commits": boolean}),
@@ -156,6 +157,7 @@ class World(RuleBasedStateMachine):
             "complete": lambda: lambda: self.complete_with_effects(pairs),
             "fail": lambda: self.verbs.fail(pairs, delays=delays, dead=dead[:size]),
             "snooze": lambda: self.verbs.snooze(pairs, delays),
+            "decline": lambda: self.verbs.decline(pairs),
             "release": lambda: self.verbs.release(pairs),
             "cancel_attempt": lambda: self.verbs.cancel_attempt(pairs, "unwanted"),
         }
@@ -163,6 +165,7 @@ class World(RuleBasedStateMachine):
         if verb == "fail":
             line += f" (for good: {dead[:size]})"
         answer = self.oracle.facts(self.story.ask(line, calls[verb]()))
+        self.lengthen_pauses()
         held = self.oracle.held(attempts)
         for attempt, n in held.items():
             self.oracle.settle(verb, attempt, later=later[n], dead=dead[n])
@@ -290,8 +293,17 @@ class World(RuleBasedStateMachine):
             (self.oracle.number_of(x.job_id), x.token, x.worker, x.state, x.crashes)
             for x in self.story.ask(line, call)
         )
+        self.lengthen_pauses()
         told = self.story.facts((n, f"from {worker}, {state}") for n, _, worker, state, _ in answer)
         self.story.tell(f"{line} → {told}", answer, expected())
+
+    def lengthen_pauses(self) -> None:
+        """What crashed again or was declined waits for a second or so: too short to rely on."""
+        self.stage.execute(
+            "update {schema}.scheduled set run_at = run_at + interval '1 hour' "
+            "where run_at between clock_timestamp() + interval '0.1 second' "
+            "and clock_timestamp() + interval '30 seconds'"
+        )
 
     def release_others(self, attempts: list[Attempt]) -> None:
         """The worker has forgotten all but these."""
@@ -368,8 +380,8 @@ class World(RuleBasedStateMachine):
         for queue in sorted(self.oracle.paused):
             self.pause(queue, False)
         self.lease_expires(self.oracle.standing("running"))
-        self.time_comes(self.oracle.standing("scheduled"))
         self.reclaim(1000)
+        self.time_comes(self.oracle.standing("scheduled"))
         self.promote(1000)
         self.claim("D", 1000, QUEUES, True)
         if drained := self.memory.get("D"):

@@ -71,8 +71,8 @@ end $$;
 
 -- fresh: a clean table, and so many jobs in this place; those that were claimed were A's. Beside
 -- the tables' names: `dead` has failed for good, `fragile` may not crash, `unstarted` neither, but
--- it has not begun, `parked` has crashed and is in quarantine, `asked` was asked to stop, `lost` is
--- leased to A and nobody knows.
+-- it has not begun, `parked` has crashed and is in quarantine, `asked` was asked to stop, `declined`
+-- awaits its task, `lost` is leased to A and nobody knows.
 create function explore.fresh(jobs integer, place text) returns uuid[] language plpgsql as $$
 declare
     v_lanes integer[] := array(select lane from faultline.lane);
@@ -94,6 +94,8 @@ begin
         perform faultline.fail(v_jobs, v_tokens, null, null, array_fill(true, array[jobs]));
     elsif place = 'parked' then
         perform faultline.reclaim_dead('A');
+    elsif place = 'declined' then
+        perform faultline.decline(v_jobs, v_tokens);
     elsif place = 'asked' then
         perform faultline.cancel(v_jobs);
     elsif place = 'lost' then

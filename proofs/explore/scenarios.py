@@ -65,6 +65,7 @@ ENDINGS: Final[dict[str, Program]] = {
     "fail": transaction(steps.fail()),
     "fail_dead": transaction(steps.FAIL_DEAD),
     "snooze": transaction(steps.snooze()),
+    "decline": transaction(steps.decline()),
     "release": transaction(steps.release()),
     "cancel_attempt": transaction(steps.CANCEL_ATTEMPT),
 }

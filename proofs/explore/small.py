@@ -102,6 +102,7 @@ def parts() -> list[Scenario]:
         "complete": steps.complete(),
         "fail": steps.fail(),
         "snooze": steps.snooze(),
+        "decline": steps.decline(),
         "release": steps.release(),
         "execute": steps.EXECUTE,
         "renew": steps.RENEW,
@@ -239,6 +240,27 @@ def places() -> list[Scenario]:
             "a job that has no pointer any more is rescued and claimed",
             (Actor("Q", transaction(steps.RESCUE)), Actor("B", (waits,))),
             place="lost",
+        ),
+        Scenario(
+            "declined",
+            "declined by A, while B makes due what awaits its tasks, and P what is due",
+            (
+                a((steps.decline(),)),
+                Actor("B", (*transaction(steps.KNOW_TASKS), steps.KNOW_TASKS, steps.claim())),
+                Actor("P", (steps.PROMOTE,)),
+            ),
+        ),
+        Scenario(
+            "declined-twice",
+            "two workers that know the task, and an operator who retries and cancels",
+            (
+                Actor("B", transaction(steps.KNOW_TASKS)),
+                Actor("C", transaction(steps.KNOW_TASKS)),
+                Actor("Q", (steps.RETRY,)),
+                X_ALONE,
+            ),
+            jobs=2,
+            place="declined",
         ),
         Scenario(
             "spare-dead",

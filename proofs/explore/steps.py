@@ -126,6 +126,10 @@ def snooze(*, backwards: bool = False) -> Step:
     return _settling("snooze", soon, Means.HANDED_BACK, backwards=backwards)
 
 
+def decline(*, backwards: bool = False) -> Step:
+    return _settling("decline", "", Means.HANDED_BACK, backwards=backwards)
+
+
 def release(*, backwards: bool = False) -> Step:
     return _settling("release", "", Means.HANDED_BACK, backwards=backwards)
 
@@ -178,6 +182,14 @@ SWAP = Step(
     ("jobs", "tokens", "worker"),
     Reads.STALE,
     Means.SWAPPED,
+)
+KNOW_TASKS = Step(
+    "know_tasks",
+    "select faultline.know_tasks($1, array(select queue from faultline.queue), "
+    "array(select distinct task from faultline.job))",
+    ("worker",),
+    never_waits=True,
+    holds=True,
 )
 COMPLETE_ONE = Step(
     "complete_one",

@@ -352,8 +352,8 @@ def verb_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in named.items() if k not in SUPPOSED or v != SUPPOSED[k]}
 
 
-def _is_count(value: Any) -> bool:
-    return _is_integer(value) and value >= 1
+def _is_count(value: Any, most: int) -> bool:
+    return _is_integer(value) and 1 <= value <= most
 
 
 def _is_integer(value: Any) -> bool:
@@ -377,8 +377,8 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: isinstance(v, str) and 1 <= len(v) <= 255,
         "text of 1 to 255 characters",
     ),
-    "max_attempts": (_is_count, "a whole number from 1"),
-    "max_crashes": (_is_count, "a whole number from 1"),
+    "max_attempts": (lambda v: _is_count(v, 1000), "a whole number from 1 to 1,000"),
+    "max_crashes": (lambda v: _is_count(v, 100), "a whole number from 1 to 100"),
     "lease_seconds": (_is_lease, "seconds from 0.001 to 1e6"),
     "retry": (lambda v: isinstance(v, Backoff), "a Backoff, e.g. Backoff(base=2, cap=300)"),
     "notify": (lambda v: isinstance(v, bool), "True or False"),

@@ -1,6 +1,7 @@
 """The lease protocol: the one module that changes jobs.
 
-    enqueue → claim → (execute) → (renew)* → complete | fail | snooze | release | cancel_attempt
+    enqueue → claim → (execute) → (renew)* → complete | fail | snooze
+                                               | decline | release | cancel_attempt
     and, from outside: reclaim, promote (both: reconcile), cancel, retry, requeue
 
 One method per verb, one SQL function per method. A verb is a `Call`: a statement, its parameters
@@ -51,6 +52,7 @@ from faultline.statement import Casts, named_options, statement
 
 T = TypeVar("T")
 Attempts = Sequence[tuple[UUID, int]]  # (job_id, token) of each attempt a verb is about
+MOST_RECOVERED = 1000  # jobs that reclaim_dead, release_others and know_tasks take in one call
 
 
 def enqueues(
@@ -206,12 +208,17 @@ class Protocol:
         """Put these jobs off by so many seconds, without using up an attempt."""
         return self._settle("snooze", attempts, list(delays), casts=("float8[]",))
 
+    def decline(self, attempts: Attempts) -> Call[list[Stale]]:
+        """Put these jobs off until a worker that has a handler for their task comes."""
+        return self._settle("decline", attempts)
+
     def release(self, attempts: Attempts) -> Call[list[Stale]]:
         """Hand these jobs back, to their own places in their queues."""
         return self._settle("release", attempts)
 
     def release_others(self, worker: str, attempts: Attempts) -> Call[list[UUID]]:
-        """Hand back what this worker was leased and does not know of: all but these attempts."""
+        """Hand back what this worker was leased and does not know of, all but these attempts: at
+        most MOST_RECOVERED a call."""
         arguments = (worker, *columns(attempts))
         return self._call("release_others", arguments, column, casts=("text", *_ATTEMPTS))
 
@@ -230,7 +237,8 @@ class Protocol:
     def reclaim_dead(
         self, worker: str, job_ids: Sequence[UUID] | None = None
     ) -> Call[list[Reclaimed]]:
-        """Take a dead worker's leases away at once: all, or those of these jobs."""
+        """Take a dead worker's leases away at once, all or those of these jobs: at most
+        MOST_RECOVERED a call."""
         arguments = (worker, None if job_ids is None else list(job_ids))
         return self._call("reclaim_dead", arguments, each(Reclaimed), casts=("text", "uuid[]"))
 
@@ -294,6 +302,12 @@ class Protocol:
         """The worker is alive."""
         arguments = (worker, list(queues), to_json(dict(details or {}), "details"), clock)
         return self._call("beat", arguments, nothing, casts=("text", "text[]", "jsonb"))
+
+    def know_tasks(self, worker: str, queues: Sequence[str], tasks: Sequence[str]) -> Call[int]:
+        """The worker has handlers for these tasks: write that down, and make jobs of these queues
+        due that were declined for want of one; returns how many, MOST_RECOVERED at most."""
+        arguments = (worker, list(queues), list(tasks))
+        return self._call("know_tasks", arguments, one, casts=("text", "text[]", "text[]"))
 
     def leave(self, worker: str) -> Call[None]:
         """The worker has ended."""

@@ -16,7 +16,7 @@ from typing import Final
 from faultline import __version__
 from faultline.config import schema_name
 
-SCHEMA_VERSION: Final = 12  # the newest file in sql/migrations
+SCHEMA_VERSION: Final = 13  # the newest file in sql/migrations
 OLDEST_CLIENT: Final = 3  # the oldest SCHEMA_VERSION whose client still works with this schema
 ROLES: Final = ("worker", "producer", "operator", "reader")
 

@@ -31,13 +31,17 @@ MOVES: Final[frozenset[tuple[State | None, State, str]]] = frozenset(
         (None, State.SCHEDULED, "enqueue"),
         (State.SCHEDULED, State.QUEUED, "promote"),
         (State.SCHEDULED, State.QUEUED, "retry"),
+        (State.SCHEDULED, State.QUEUED, "know_tasks"),  # a worker that has its handler has come
         (State.QUEUED, State.RUNNING, "claim"),
+        (State.QUEUED, State.QUARANTINED, "claim"),  # its text is too large for any claim
         (State.RUNNING, State.SUCCEEDED, "complete"),
         (State.RUNNING, State.SCHEDULED, "fail"),
         (State.RUNNING, State.FAILED, "fail"),
         (State.RUNNING, State.SCHEDULED, "snooze"),
+        (State.RUNNING, State.SCHEDULED, "decline"),  # its worker has no handler for its task
         (State.RUNNING, State.QUEUED, "release"),
         (State.RUNNING, State.QUEUED, "reclaim"),
+        (State.RUNNING, State.SCHEDULED, "reclaim"),  # it has crashed before
         (State.RUNNING, State.QUARANTINED, "reclaim"),  # it crashed as often as it may
         (State.RUNNING, State.CANCELLED, "cancel"),
         (State.QUEUED, State.CANCELLED, "cancel"),

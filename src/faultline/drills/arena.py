@@ -147,12 +147,13 @@ class Arena:
             APP,
             arguments,
             log=self.folder / f"worker-{self._count}.log",
-            environment=self._environment(url, name),
+            environment=self.environment(url, name),
             prefix=prefix,
             name=name,
         )
 
-    def _environment(self, url: str | None, name: str = "drill") -> dict[str, str]:
+    def environment(self, url: str | None = None, name: str = "drill") -> dict[str, str]:
+        """What a process of the arena finds it by, beside its own environment."""
         return {
             "FAULTLINE_DATABASE_URL": _named(url or self.worker_url, name),
             "FAULTLINE_SCHEMA": self.schema,
@@ -226,7 +227,7 @@ class Arena:
         """So many producers; those that were killed are replaced, one ahead of its need."""
         self._submitters = [each for each in self._submitters if each.is_alive()]
         while len(self._submitters) < count + 1:
-            self._submitters.append(Submitter(self._environment(None)))
+            self._submitters.append(Submitter(self.environment()))
         return self._submitters[:count]
 
     def crowd(self, size: int) -> Crowd:

@@ -43,7 +43,6 @@ NO_NUL = r"^[^\x00]*$"  # PostgreSQL's text has none
 Text = Annotated[StrictStr, Field(pattern=NO_NUL)]
 Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Whole = Annotated[StrictInt, BeforeValidator(_whole)]
-Count = Annotated[Whole, Field(ge=1, le=_INT)]
 
 
 class Sent(BaseModel):
@@ -87,8 +86,10 @@ class NewJob(Sent):
         "header Idempotency-Key says the same.",
     )
     headers: dict[str, Any] | None = Field(None, description="JSON beside the arguments.")
-    max_attempts: Count | None = Field(None, description="How often it may fail.")
-    max_crashes: Count | None = Field(None, description="How many leases may be lost.")
+    max_attempts: Whole | None = Field(None, ge=1, le=1000, description="How often it may fail.")
+    max_crashes: Whole | None = Field(
+        None, ge=1, le=100, description="How many leases may be lost."
+    )
     lease_seconds: Seconds | None = Field(
         None, ge=0.001, le=1e6, description="How long a silent worker keeps the job."
     )

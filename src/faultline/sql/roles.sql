@@ -8,13 +8,14 @@ grant execute on function
     {schema}.schema_version, {schema}.lanes, {schema}.claim, {schema}.claim_one,
     {schema}.execute, {schema}.renew,
     {schema}.adopt, {schema}.complete, {schema}.complete_one, {schema}.swap, {schema}.fail,
-    {schema}.snooze,
+    {schema}.snooze, {schema}.decline,
     {schema}.release, {schema}.release_others, {schema}.cancel_attempt, {schema}.busy,
     {schema}.progress,
     {schema}.reclaim, {schema}.reclaim_dead, {schema}.promote, {schema}.reconcile,
     {schema}.assert_fence, {schema}.fence, {schema}.begin_step, {schema}.record_step,
     {schema}.same_transaction, {schema}.commit_status, {schema}.report_refusal, {schema}.outcome,
-    {schema}.outcomes, {schema}.beat, {schema}.leave, {schema}.sleep, {schema}.awake,
+    {schema}.outcomes, {schema}.beat, {schema}.know_tasks, {schema}.leave, {schema}.sleep,
+    {schema}.awake,
     {schema}.create_partitions, {schema}.compact_if_bloated, {schema}.spare_vacuum,
     {schema}.apply_retention
     to {schema}_worker;

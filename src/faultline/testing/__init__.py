@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -230,13 +230,16 @@ class Testing:
         with self._lock:
             self._verbs.reconcile().run(self._conn)
             named = queues or [row["queue"] for row in self._reading.queues(self._conn)]
-            lanes = [lane.lane for lane in self._verbs.lanes(named).run(self._conn)]
-            claim = self._verbs.claim(Runner.name, lanes)
-            claimed = claim.run(self._conn)
+            claimed = self._claimed_from(named)
             if not claimed and scheduled:
                 self._verbs.retry(self._later(named)).run(self._conn)
-                claimed = claim.run(self._conn)
+                claimed = self._claimed_from(named)
             return claimed[0] if claimed else None
+
+    def _claimed_from(self, queues: Sequence[str]) -> list[Lease]:
+        """Claim the next job; the lanes are read each time, idle ones may be left out."""
+        lanes = [lane.lane for lane in self._verbs.lanes(queues).run(self._conn)]
+        return self._verbs.claim(Runner.name, lanes).run(self._conn)
 
     def _later(self, queues: tuple[str, ...] | list[str]) -> list[UUID]:
         state = State.SCHEDULED

@@ -5,6 +5,9 @@ to claim, so that a full queue does not starve its neighbours. The cursor of a l
 start past the dead entries at the front of the index; about once a second a claim is a sweep, which
 starts from zero, to find what was committed late. Where a long transaction keeps vacuum from
 removing dead entries, sweeps take ever longer, and are made the more rarely. Both are hints.
+
+Of queues with more than 20 lanes in all, only the lanes in use are read. A lane that comes into use
+is claimed from after the next notification or, by a busy worker, after about a second.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ class Lanes:
         self._known: set[str] = set()  # the queues that have one
         self._cursors: dict[int, int] = {}
         self._refreshed_at: float | None = None
+        self._refresh_seconds = REFRESH_SECONDS
         self._turn = 0
         self._sweep_at = 0.0
         self._usual_seconds = 0.0  # of a claim that was no sweep
@@ -67,12 +71,14 @@ class Lanes:
         return queue in self._known
 
     async def refresh(self) -> None:
-        """Read the lanes again, about once a second."""
+        """Read the lanes again, about once a second; more rarely where that takes long."""
         now = time.monotonic()
-        if self._refreshed_at is None or now - self._refreshed_at >= REFRESH_SECONDS:
+        if self._refreshed_at is None or now - self._refreshed_at >= self._refresh_seconds:
             self._lanes = await self._session.run(self._verbs.lanes(self._queues), CALL_SECONDS)
             self._known = {lane.queue for lane in self._lanes}
             self._refreshed_at = now
+            pause = (time.monotonic() - now) / SWEEP_SHARE
+            self._refresh_seconds = min(max(pause, REFRESH_SECONDS), LONGEST_PAUSE_SECONDS)
             self._observer.lanes(self._lanes)
 
     def for_claim(self, *, may_sweep: bool = True) -> tuple[list[int], list[int] | None]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-from faultline.protocol import Protocol
+from faultline.protocol import MOST_RECOVERED, Protocol
 from faultline.worker.session import Session
 
 CALL_SECONDS = 5.0
@@ -51,5 +51,6 @@ class Lost:
             if is_claiming():
                 return
             call = self._verbs.release_others(self._worker, self._known())
-            await self._session.run(call, CALL_SECONDS)
-            self._moments.pop(0)
+            handed_back = await self._session.run(call, CALL_SECONDS)
+            if len(handed_back) < MOST_RECOVERED:
+                self._moments.pop(0)

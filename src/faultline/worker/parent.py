@@ -19,7 +19,7 @@ from faultline.errors import FaultlineError
 from faultline.events import Emit, ProcessDied, WorkerExit
 from faultline.jobs import Reclaimed
 from faultline.observer import NOBODY, Observer, Standing
-from faultline.protocol import Protocol
+from faultline.protocol import MOST_RECOVERED, Protocol
 from faultline.worker.alone import apart
 from faultline.worker.announcer import Announcer
 from faultline.worker.child import Child, Spec
@@ -136,9 +136,10 @@ class Parent:
         session = Session(self._url, self._verbs.schema, limit=self._limit)
         with suppress(Unavailable, FaultlineError, psycopg.Error, TimeoutError):
             for owner in (name, apart(name)):
-                call = self._verbs.reclaim_dead(owner)
-                found = await session.run(call, CALL_SECONDS)
-                taken += found
+                found = None
+                while found is None or len(found) == MOST_RECOVERED:
+                    found = await session.run(self._verbs.reclaim_dead(owner), CALL_SECONDS)
+                    taken += found
             await session.run(self._verbs.leave(name), CALL_SECONDS)
         await session.close()
         self._observer.reclaimed(taken)

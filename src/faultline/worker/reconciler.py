@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -20,7 +20,7 @@ import psycopg
 from faultline.connect import pooled
 from faultline.errors import DatabaseUnavailable, FaultlineError
 from faultline.events import Emit, Event, ReadyCompacted, VacuumSpared
-from faultline.jobs import Reconciled
+from faultline.jobs import Reclaimed, Reconciled
 from faultline.observer import NOBODY, Observer, Standing
 from faultline.protocol import Protocol
 from faultline.worker.ears import Word, listen, pass_on
@@ -127,8 +127,9 @@ class Reconciler:
         wrong there holds up a recovery."""
         done = await self._session.run(self._verbs.reconcile(MAX_JOBS), CALL_SECONDS)
         self._observer.reconciled(done)
-        for event in reclaimed_events(self._worker, done.reclaimed):
-            self._emit(event)
+        self._emit_reclaimed(done.reclaimed)
+        if len(done.reclaimed) >= MAX_JOBS:
+            await self._reclaim_rest()
         if done.reclaimed or done.promoted:
             self._on_work(None)
         now = asyncio.get_running_loop().time()
@@ -142,6 +143,19 @@ class Reconciler:
         if self._sparing.is_due(now):
             await self._spare_vacuum(is_idle=done.next_seconds is None)
         return done
+
+    async def _reclaim_rest(self) -> None:
+        """Take over what a round had to leave, call after call: a whole zone may have died."""
+        taken: list[Reclaimed] | None = None
+        while taken is None or len(taken) >= MAX_JOBS:
+            taken = await self._session.run(self._verbs.reclaim(MAX_JOBS), CALL_SECONDS)
+            self._observer.reclaimed(taken)
+            self._emit_reclaimed(taken)
+            self._on_work(None)
+
+    def _emit_reclaimed(self, taken: Sequence[Reclaimed]) -> None:
+        for event in reclaimed_events(self._worker, taken):
+            self._emit(event)
 
     async def _compact(self) -> None:
         """Compact ready if it is bloated; where somebody holds it, try more and more seldom: each

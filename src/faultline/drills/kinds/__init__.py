@@ -6,6 +6,7 @@ from faultline.drills.kinds import (
     bursts,
     crash,
     failover,
+    neighbours,
     network,
     processes,
     sessions,
@@ -32,6 +33,8 @@ KINDS: dict[str, Kind] = {
         processes.BLOCKED_LOOP,
         processes.POISON,
         processes.DEAD_CHILD,
+        neighbours.POISON_PAYLOAD,
+        neighbours.ZONE_LOST,
         failover.FAILOVER,
     )
 }

@@ -32,3 +32,20 @@ begin
     select array_agg(job_id) into v_ended from ended;
     return coalesce(v_ended, '{}');
 end $$;
+
+-- without: these leases but for the jobs named, of which nearly all are named. EXCEPT hashes: an
+-- array that was searched for each row made a recovery of 20,000 leases take 2 s, of 100,000 48 s.
+create or replace function {schema}.without(leases {schema}.lease[], job_ids uuid[])
+returns {schema}.lease[]
+language plpgsql
+as $$
+declare
+    v_left uuid[] := array(select l.job_id from unnest(without.leases) l
+                           except
+                           select * from unnest(without.job_ids));
+begin
+    if v_left = '{}' then
+        return '{}';
+    end if;
+    return array(select l from unnest(without.leases) l where l.job_id = any (v_left));
+end $$;

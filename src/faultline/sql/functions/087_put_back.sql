@@ -24,8 +24,7 @@ begin
         returning job_id)
     select v_queued || array_agg(job_id) into v_queued from queued;
     perform put_in_quarantine(
-        array(select to_jsonb(l) from unnest(put_back.freed) l
-               where l.job_id <> all (coalesce(v_queued, '{}'))),
+        array(select to_jsonb(l) from unnest(without(put_back.freed, v_queued)) l),
         'already_queued', put_back.moment);
     perform wake(array(select distinct l.lane from unnest(put_back.freed) l));
 end $$;
@@ -55,8 +54,7 @@ begin
         returning job_id)
     select v_off || array_agg(job_id) into v_off from off;
     perform put_in_quarantine(
-        array(select to_jsonb(l) from unnest(put_off.freed) l
-               where l.job_id <> all (coalesce(v_off, '{}'))),
+        array(select to_jsonb(l) from unnest(without(put_off.freed, v_off)) l),
         'already_queued', put_off.moment);
 end $$;
 
@@ -78,7 +76,7 @@ begin
         insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, error)
         select l.job_id, greatest(l.fencing_token + 1, v_floor), end_cancelled.moment,
                end_cancelled.moment, false, true, 'cancelled',
-               jsonb_build_object('reason', c.reason)
+               jsonb_build_object('reason', left(c.reason, 1000))
           from unnest(end_cancelled.freed) l
           join cancel_request c on c.job_id = l.job_id
          where l.job_id = any (v_ended)

@@ -55,7 +55,8 @@ return case
 end;
 
 -- options_fit: what check_options insists on, as one expression that the planner puts in place
--- of the call: only where something is wrong is it looked into what.
+-- of the call. check_options is called only if it is false, and then says what is wrong. No floor
+-- of a lease is above 1 s.
 create or replace function {schema}.options_fit(
     task text, priority integer, max_attempts integer, max_crashes integer,
     lease_seconds double precision, backoff_seconds double precision,
@@ -63,7 +64,8 @@ create or replace function {schema}.options_fit(
 ) returns boolean
 language sql immutable
 return (length(task) between 1 and 255 and priority is not null
-        and lease_seconds between 0.001 and 1e6 and max_attempts >= 1 and max_crashes >= 1
+        and lease_seconds between 1 and 1e6 and max_attempts between 1 and 1000
+        and max_crashes between 1 and 100
         and backoff_seconds between 0 and 1e9 and backoff_cap_seconds between 0 and 1e9) is true;
 
 -- check_options: what a job may be told about its attempts.
@@ -83,15 +85,16 @@ begin
     if priority is null then
         perform invalid('priority is NULL, it must be a whole number; higher runs first');
     end if;
-    if lease_seconds is null or not lease_seconds between 0.001 and 1e6 then
-        perform invalid(format('lease_seconds is %s, it must be at least 0.001 and at most 1e6',
-                               lease_seconds));
+    if lease_seconds is null
+       or not lease_seconds between (select lease_seconds_floor from setting) and 1e6 then
+        perform invalid(format('lease_seconds is %s, it must be at least %s and at most 1e6',
+                               lease_seconds, (select lease_seconds_floor from setting)));
     end if;
-    if max_attempts is null or max_attempts < 1 then
-        perform invalid(format('max_attempts is %s, it must be at least 1', max_attempts));
+    if max_attempts is null or max_attempts not between 1 and 1000 then
+        perform invalid(format('max_attempts is %s, it must be from 1 to 1,000', max_attempts));
     end if;
-    if max_crashes is null or max_crashes < 1 then
-        perform invalid(format('max_crashes is %s, it must be at least 1', max_crashes));
+    if max_crashes is null or max_crashes not between 1 and 100 then
+        perform invalid(format('max_crashes is %s, it must be from 1 to 100', max_crashes));
     end if;
     if backoff_seconds is null or not backoff_seconds between 0 and 1e9
        or backoff_cap_seconds is null or not backoff_cap_seconds between 0 and 1e9 then
@@ -100,29 +103,95 @@ begin
     end if;
 end $$;
 
--- check_payload: measured as stored (jsonb), which is within a few per cent of the text.
+-- payload_bytes: how many bytes the text of payload and headers has, which is what a claim answers
+-- with and what setting.payload_limit_bytes bounds.
 --
--- Ensures  it is true: an enqueue of the release before, while a migrate is under way, reads it.
--- Raises   LF003, LF004.
-create or replace function {schema}.check_payload(payload jsonb, headers jsonb) returns boolean
+-- As stored, a number such as 1e131071 takes 16 bytes of the 131,072 that it prints. So large
+-- values have their numbers looked at, one by one, before the whole is printed, and added up where
+-- they could still print many megabytes. (As an array: as a set, 1.4 million numbers took 165 s.)
+--
+-- Raises   LF003 for a payload that is NULL, or a number of more than 4,300 digits, which Python
+--          does not read; LF004 over the limit.
+create or replace function {schema}.payload_bytes(payload jsonb, headers jsonb) returns integer
 language plpgsql
 as $$
 declare
-    limit_bytes integer := (select payload_limit_bytes from setting where one);
+    v_limit integer := (select payload_limit_bytes from setting);
+    v_stored bigint := stored_bytes(payload) + coalesce(stored_bytes(headers), 0);
+    v_numbers jsonb;
+    v_bytes bigint;
 begin
     if payload is null then
         perform invalid('payload is NULL, it must be a JSON value; for "nothing" send {}');
     end if;
-    if pg_column_size(payload) + coalesce(pg_column_size(headers), 0) > limit_bytes then
-        raise exception using
-            errcode = 'LF004',
-            message = format('payload has %s bytes as stored, headers included, the limit is %s: '
-                             'store it elsewhere and enqueue a reference, or raise '
-                             'setting.payload_limit_bytes',
-                             pg_column_size(payload) + coalesce(pg_column_size(headers), 0),
-                             limit_bytes);
+    if v_stored <= 2048 then  -- most of them: no limit is below that
+        v_bytes := octet_length(payload::text) + coalesce(octet_length(headers::text), 0);
+        if v_bytes <= 2048 then
+            return v_bytes;
+        end if;
     end if;
-    return true;
+    if v_stored > 8::bigint * v_limit then  -- stored, JSON takes at most four times its text
+        perform too_large('more than ' || v_stored / 8, v_limit);
+    end if;
+    v_numbers := numbers_of(payload) || numbers_of(headers);
+    if exists (select from jsonb_array_elements(v_numbers) n
+                where octet_length(n::text) > 4300
+                  and octet_length(translate(n::text, '-.', '')) > 4300) then
+        perform invalid('the payload has a number of more than 4,300 digits, which Python does not '
+                        'read: send it as text');
+    end if;
+    if v_stored > 65536 then
+        v_bytes := (select sum(octet_length(n::text)) from jsonb_array_elements(v_numbers) n);
+        if v_bytes > v_limit then
+            perform too_large('more than ' || v_bytes, v_limit);
+        end if;
+    end if;
+    v_bytes := octet_length(payload::text) + coalesce(octet_length(headers::text), 0);
+    if v_bytes > v_limit then
+        perform too_large(v_bytes::text, v_limit);
+    end if;
+    return v_bytes;
+end $$;
+
+-- stored_bytes: how many bytes a JSON value takes, uncompressed; one that a caller has read from a
+-- table may be compressed.
+create or replace function {schema}.stored_bytes(value jsonb) returns bigint
+language sql stable
+return case when pg_column_compression(value) is null then pg_column_size(value)
+            else pg_column_size(value || '[]') end;
+
+-- numbers_of: the numbers in a JSON value, as an array.
+create or replace function {schema}.numbers_of(value jsonb) returns jsonb
+language sql immutable
+return coalesce(jsonb_path_query_array(value, 'strict $.** ? (@.type() == "number")'), '[]');
+
+-- too_large: what enqueue says of a payload over the limit.
+create or replace function {schema}.too_large(bytes text, limit_bytes integer) returns void
+language plpgsql
+as $$
+begin
+    raise exception using
+        errcode = 'LF004',
+        message = format('the payload has %s bytes as text, headers included, the limit '
+                         'is %s: store the data elsewhere and pass a reference, or raise '
+                         'setting.payload_limit_bytes', bytes, limit_bytes);
+end $$;
+
+-- text_bytes: how many bytes the text of a stored payload and its headers has, for a job of the
+-- release before, in which nothing bounded it. Where numbers alone have more than a claim may
+-- answer with, only theirs: the whole may be more than the server can print.
+create or replace function {schema}.text_bytes(payload jsonb, headers jsonb) returns bigint
+language plpgsql
+as $$
+declare
+    v_bytes bigint := (
+        select sum(octet_length(n::text))
+          from jsonb_array_elements(numbers_of(payload) || numbers_of(headers)) n);
+begin
+    if v_bytes > 67108864 then
+        return v_bytes;
+    end if;
+    return octet_length(payload::text)::bigint + coalesce(octet_length(headers::text), 0);
 end $$;
 
 -- is_known: whether there is such a job.

@@ -30,6 +30,8 @@ declare
     v_now timestamptz := clock_timestamp();
     v_run_at timestamptz := due_at(enqueue_many.delay_seconds, enqueue_many.run_at, v_now);
     v_headers jsonb := with_due(enqueue_many.headers, v_run_at, v_now);
+    v_header_bytes integer := case when enqueue_many.headers is null then 0
+                                   else payload_bytes('[]', enqueue_many.headers) end;
     v_lane integer;
     v_ids uuid[] := enqueue_many.ids;
     v_lowest uuid := id_at(v_now - interval '1 day');  -- once, not once a row: 3 µs a job
@@ -43,11 +45,6 @@ begin
     perform check_options(enqueue_many.task, enqueue_many.priority, enqueue_many.max_attempts,
                           enqueue_many.max_crashes, enqueue_many.lease_seconds,
                           enqueue_many.backoff_seconds, enqueue_many.backoff_cap_seconds);
-    if pg_column_size(enqueue_many.payloads) + coalesce(pg_column_size(enqueue_many.headers), 0)
-           > (select payload_limit_bytes from setting where one) then
-        perform check_payload(p, enqueue_many.headers)
-           from jsonb_array_elements(enqueue_many.payloads) p;
-    end if;
     v_lane := lane_of(enqueue_many.queue, enqueue_many.priority);
     if exists (select from unnest(v_ids) i
                 where i is null or i not between v_lowest and v_highest) then
@@ -55,16 +52,23 @@ begin
                         order by n);
     end if;
     if enqueue_many.idempotency_keys is not null then
+        perform payload_bytes(p, enqueue_many.headers)  -- before a key's digest prints it
+           from jsonb_array_elements(enqueue_many.payloads) p;
         v_ids := hold_keys(enqueue_many.task, enqueue_many.idempotency_keys, v_ids,
                            enqueue_many.payloads, v_now);
     end if;
     with added as (
         insert into job (id, created_at, lane, max_attempts, max_crashes, lease_seconds,
-                         backoff_seconds, backoff_cap_seconds, task, producer, payload, headers)
+                         backoff_seconds, backoff_cap_seconds, task, producer, payload, headers,
+                         payload_bytes)
         select i, v_now, v_lane, enqueue_many.max_attempts, enqueue_many.max_crashes,
                enqueue_many.lease_seconds, enqueue_many.backoff_seconds,
                enqueue_many.backoff_cap_seconds, enqueue_many.task, session_user, p,
-               v_headers
+               v_headers,
+               case when pg_column_size(p) <= 2048
+                     and octet_length(p::text) <= 2048 - v_header_bytes
+                    then octet_length(p::text) + v_header_bytes
+                    else payload_bytes(p, enqueue_many.headers) end
           from rows from (unnest(v_ids), jsonb_array_elements(enqueue_many.payloads)) u(i, p)
             on conflict (id) do nothing
         returning id)

@@ -8,8 +8,8 @@
 -- bound_open_hold cannot tell of a prepared statement).
 --
 -- Ensures  one lease for the job returned; NULLs if there is none.
--- Locks    a ready row with SKIP LOCKED: it never waits. A row that has a lease already, or whose
---          job is gone, is quarantined, and the next one taken.
+-- Locks    a ready row with SKIP LOCKED: it never waits. A row that has a lease already, whose job
+--          is gone, or whose text is too large for any claim, is quarantined, and the next taken.
 -- Raises   LF003 bad argument, LF005 not READ COMMITTED.
 create or replace function {schema}.claim_one(
     worker text, lanes integer[], cursors bigint[] default null, started boolean default true,
@@ -48,6 +48,9 @@ begin
             exit when found;
         end loop;
         if v_pointer.job_id is null then
+            if claim_one.by_itself is not true then
+                perform bound_open_hold(clock_timestamp() + interval '5 s');
+            end if;
             return;
         end if;
         v_now := clock_timestamp();  -- as in claim: after the row is ours
@@ -60,14 +63,25 @@ begin
                 claim_one.started, claim_one.worker)
             on conflict do nothing;
         v_leased := found;
-        select j.task, j.payload::text, j.headers::text,
-               v_pointer.crashes > 0 and v_pointer.crashes + 1 >= j.max_crashes
+        select j.task,
+               case when j.payload_bytes <= 67108864 then j.payload::text end,
+               case when j.payload_bytes <= 67108864 then j.headers::text end,
+               v_pointer.crashes > 0 and v_pointer.crashes + 1 >= least(j.max_crashes, 100)
           into task, payload, headers, last_chance from job j where j.id = v_pointer.job_id;
-        exit when v_leased and found;
-        perform quarantine_unclaimable(array[v_pointer], '{}');
+        exit when v_leased and found and payload is not null;
+        if v_leased and found then  -- not measured at enqueue, or more than was allowed there
+            if deliverable(array[v_pointer], array[v_pointer.job_id]) <> '{}' then
+                select j.payload::text, j.headers::text into payload, headers
+                  from job j where j.id = v_pointer.job_id;
+                exit;
+            end if;
+        else
+            perform quarantine_unclaimable(array[v_pointer], '{}');
+        end if;
     end loop;
     if claim_one.by_itself is not true then
-        perform bound_open_hold(v_now + make_interval(secs => v_pointer.lease_seconds));
+        perform bound_open_hold(
+            v_now + make_interval(secs => greatest(v_pointer.lease_seconds, 1)));
     end if;
     job_id := v_pointer.job_id;
     token := v_token;

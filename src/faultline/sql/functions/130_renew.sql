@@ -45,7 +45,7 @@ begin
      where l.job_id = u.job_id and l.fencing_token = u.token and l.expires_at > v_now
        and l.job_id >= u.job_id  -- for the planner, decision 3
     returning l.job_id, l.fencing_token, 'renewed', l.expires_at,
-              (select c.reason from cancel_request c where c.job_id = l.job_id limit 1),
+              (select left(c.reason, 1000) from cancel_request c where c.job_id = l.job_id limit 1),
               null::bigint, null::text, null::double precision;
     if cardinality(v_free) is not distinct from cardinality(renew.job_ids) then
         return;
@@ -53,7 +53,7 @@ begin
 
     return query
     select l.job_id, l.fencing_token, 'busy', l.expires_at,
-           (select c.reason from cancel_request c where c.job_id = l.job_id limit 1),
+           (select left(c.reason, 1000) from cancel_request c where c.job_id = l.job_id limit 1),
            null::bigint, null::text, null::double precision
       from unnest(renew.job_ids, renew.tokens) u(job_id, token)
       join lease l on l.job_id = u.job_id and l.job_id >= u.job_id

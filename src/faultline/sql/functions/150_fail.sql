@@ -30,7 +30,7 @@ begin
         insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, worker,
                              renewals, error)
         select l.job_id, l.fencing_token, l.claimed_at, v_now, true,
-               l.attempts + 1 >= j.max_attempts or coalesce(fail.dead[place], false),
+               l.attempts + 1 >= least(j.max_attempts, 1000) or coalesce(fail.dead[place], false),
                'failed', l.worker, l.renewals, nullif(fail.errors -> (place - 1), 'null')
           from unnest(v_taken) l
          -- LIMIT: looked up by key. As a join, planned while job was empty, it read a whole month.

@@ -1,6 +1,7 @@
 -- release_others: hand back what this worker was leased but never learnt of, because the answer to
 -- its claim was lost: every lease of the worker but those of the attempts given, which it knows.
--- Call it while no claim of the worker is under way. Answers with the jobs handed back.
+-- At most 1,000 a call: call again while it answers with so many. Call it while no claim of the
+-- worker is under way. Answers with the jobs handed back.
 --
 -- Ensures  for each: an attempt row `released`, and the pointer back in its own place in ready. No
 --          crash is counted, and an expired lease is handed back too: nobody ever ran the job.
@@ -27,9 +28,9 @@ begin
              where o.worker = release_others.worker
                and (o.job_id, o.fencing_token) not in (
                    select * from unnest(release_others.job_ids, release_others.tokens))
-             order by o.job_id for update skip locked))
+             order by o.job_id limit 1000 for update skip locked))
         returning l)
-    select array_agg(l) into v_taken from taken;
+    select coalesce(array_agg(l), '{}') into v_taken from taken;
     v_now := clock_timestamp();
     perform bound_open_hold(v_now + interval '5 s');
     v_ended := end_released(v_taken, v_now);

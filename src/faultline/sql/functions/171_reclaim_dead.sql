@@ -1,5 +1,6 @@
 -- reclaim_dead: take the leases of a worker away at once, without waiting for their expiry: whoever
--- calls this has seen its process die. All of them, or only those of these jobs.
+-- calls this has seen its process die. All of them, or only those of these jobs; at most 1,000 a
+-- call: call again while it answers with so many.
 --
 -- Ensures  what end_lost does, for each; nobody else's lease is touched. Should the worker be alive
 --          after all, it meets a burnt token. (I3, I5, I6, I7)
@@ -22,8 +23,8 @@ begin
             select d.job_id from lease d
              where d.worker = reclaim_dead.worker
                and (reclaim_dead.job_ids is null or d.job_id = any (reclaim_dead.job_ids))
-             order by d.job_id for update skip locked))
+             order by d.job_id limit 1000 for update skip locked))
         returning l)
-    select array_agg(l) into v_lost from lost;
+    select coalesce(array_agg(l), '{}') into v_lost from lost;
     return query select * from end_lost(v_lost, clock_timestamp());
 end $$;

@@ -33,7 +33,9 @@ begin
                array_agg(r.state), array_agg(r.crashes)
           into job_ids, tokens, workers, states, crashes
           from reclaim(reconcile.max_jobs) r;
-        v_expiry := (select min(l.expires_at) from lease l);
+        if coalesce(cardinality(job_ids), 0) < least(reconcile.max_jobs, 1000) then
+            v_expiry := (select min(l.expires_at) from lease l);  -- else there are more
+        end if;
     end if;
     promoted := promote(reconcile.max_jobs);
     perform forget();
