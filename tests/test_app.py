@@ -112,6 +112,10 @@ def test_a_server_that_is_not_there_is_one_sentence_and_no_long_wait() -> None:
     app = App(NOBODY)
     with pytest.raises(DatabaseUnavailable, match=r"no connection to PostgreSQL at 127.0.0.1:1"):
         app.enqueue("work")
+    with pytest.raises(DatabaseUnavailable, match=r"no connection to PostgreSQL at 127.0.0.1:1"):
+        app.open()
+    with pytest.raises(DatabaseUnavailable):
+        asyncio.run(app.aopen())
     with pytest.raises(DatabaseUnavailable):
         asyncio.run(app.aenqueue("work"))
     with pytest.raises(DatabaseUnavailable):
@@ -119,8 +123,10 @@ def test_a_server_that_is_not_there_is_one_sentence_and_no_long_wait() -> None:
 
 
 def test_a_database_without_an_installation_is_one_sentence(empty_database: str) -> None:
-    with App(empty_database) as app, pytest.raises(SchemaMismatch, match="faultline migrate"):
-        app.enqueue("work")
+    app = App(empty_database)
+    for refused in (app.open, lambda: asyncio.run(app.aopen()), lambda: app.enqueue("work")):
+        with pytest.raises(SchemaMismatch, match="faultline migrate"):
+            refused()
 
 
 def test_a_role_without_the_right_is_told_which_one_to_be_granted(stage: Stage) -> None:

@@ -368,11 +368,13 @@ def test_behind_a_pooler_nothing_is_prepared(stage: Stage) -> None:
 def test_a_session_that_the_server_ended_because_it_was_idle_costs_no_enqueue(
     stage: Stage,
 ) -> None:
-    with stage.login("producer") as url, App(url) as app:
+    with stage.login("producer") as url:
         user = urlsplit(url).username
         stage.execute(f"alter role {user} set idle_session_timeout = '50ms'")
-        app.enqueue("work")
-        sessions = f"select count(*) from pg_stat_activity where usename = '{user}'"
-        until(lambda: stage.value(sessions) == 0, "they were ended")
-        app.enqueue("work")
+        with App(url) as app:
+            sessions = f"select count(*) from pg_stat_activity where usename = '{user}'"
+            until(lambda: stage.value(sessions) == 0, "it was ended after it was opened")
+            app.enqueue("work")
+            until(lambda: stage.value(sessions) == 0, "they were ended")
+            app.enqueue("work")
     assert len(of_jobs(stage)) == 2

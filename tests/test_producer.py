@@ -15,7 +15,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -165,9 +165,10 @@ def test_connections_that_the_server_closed_are_replaced_unnoticed(app: App, sta
 
 def test_producers_go_on_by_themselves_after_a_restart_of_the_server() -> None:
     server = Server.temporary(options=OPTIONS)
-    with server, App(server.url) as app:
+    with server, ExitStack() as stack:
         with psycopg.connect(server.url, autocommit=True) as conn:
             migrate(conn, "faultline")
+        app = stack.enter_context(App(server.url))
         ended = threading.Event()
         sent: list[UUID] = []
 

@@ -11,16 +11,18 @@ pooler. An installation without roles (`migrate --no-roles`) has only the user w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from uuid import UUID
 
-from psycopg import Connection, errors
+from psycopg import Connection, Error, errors
 
 from faultline.call import Call
-from faultline.errors import NotPermitted
+from faultline.errors import FaultlineError, NotPermitted
 from faultline.producer import Producer
 from faultline.reading import Reading
 
@@ -105,6 +107,12 @@ class Access:
     def new_id(self) -> UUID:
         """An id for a job."""
         return self._producer.new_id()
+
+    async def aopen(self) -> None:
+        """Connect, so that the first request does not have to. Raises nothing and waits at most 3 s
+        if the database is away: each request reports that."""
+        with suppress(FaultlineError, Error, TimeoutError):
+            await asyncio.wait_for(self._producer.aopen(), WAIT_SECONDS)
 
     def close(self) -> None:
         """Let go of the connections; the next request opens new ones."""

@@ -7,8 +7,8 @@
 
     resize.enqueue("cat.png")
 
-Making one costs nothing: the environment is read and connections are opened on first use. An app is
-shared by threads, event loops and forked processes alike.
+Making one costs nothing: the environment is read and connections are opened on first use, or by
+`app.open()` when the process starts. An app is shared by threads, event loops and forked processes.
 """
 
 from __future__ import annotations
@@ -98,6 +98,19 @@ class App:
 
         return connect(self.url, schema=self.schema, autocommit=autocommit)
 
+    def open(self) -> None:
+        """Connect now, so that the first enqueue does not wait for imports and a connection.
+
+        Call it when a process starts, from any thread; while the app is open it does nothing.
+        Raises DatabaseUnavailable if the database is away, and SchemaMismatch if it has no
+        installation that fits.
+        """
+        self._producer.open()
+
+    async def aopen(self) -> None:
+        """As `open`, for asyncio."""
+        await self._producer.aopen()
+
     def close(self) -> None:
         """Let go of the connections. Not needed at the end of a program; use opens new ones."""
         self._producer.close()
@@ -109,12 +122,14 @@ class App:
         await asyncio.to_thread(self.close)
 
     def __enter__(self) -> Self:
+        self.open()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
+        await self.aopen()
         return self
 
     async def __aexit__(self, *_: object) -> None:

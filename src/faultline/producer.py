@@ -1,7 +1,7 @@
 """Where a producer's calls run: on the app's own connections, or on the caller's (`caller`).
 
-Own connections come from one small pool, opened on first use. A call whose connection breaks is
-sent again, since the ids in it make that harmless.
+Own connections come from one small pool, opened on first use or by `open`. A call whose connection
+breaks is sent again, since the ids in it make that harmless.
 
 The async twins run the same calls in threads: one pool serves every event loop, and none is left
 open when a loop ends. An async pool is not quicker (enqueues/s, medians of 10 alternated rounds on
@@ -85,6 +85,20 @@ class Producer:
         self._lock = threading.Lock()
         self._pool: ConnectionPool[Connection[Any]] | None = None
         self._threads: ThreadPoolExecutor | None = None
+
+    def open(self) -> None:
+        """Import what a call uses and open its connection; do nothing if one is open."""
+        import concurrent.futures.thread  # noqa: F401  # for `asend`
+
+        import faultline.protocol  # noqa: F401  # for `verbs`
+
+        self.observer.headers()  # imports `spans`, if the application has OpenTelemetry
+        if not self._opened().get_stats()["pool_size"]:
+            self.run(_Nothing())
+
+    async def aopen(self) -> None:
+        """As `open`, for asyncio."""
+        await self._in_thread(self.open)
 
     @property
     def observer(self) -> Observer:
@@ -226,6 +240,13 @@ class Producer:
                 f"all {self._max_connections} connections of this app were in use for "
                 f"{self._wait_seconds:g} s"
             ) from error
+
+
+class _Nothing:
+    """Runnable that sends nothing: `run` then only takes a connection and gives it back."""
+
+    def run(self, conn: Connection[Any]) -> None:
+        """Send nothing; the pool has checked the connection."""
 
 
 def _may_be_sent_again(error: Any) -> bool:

@@ -20,6 +20,8 @@ Nothing here decides about a job: it calls the verbs and reads the views, as any
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Security
@@ -45,6 +47,14 @@ MAX_BODY_BYTES = 8 << 20
 
 _DESCRIPTION = """Jobs over HTTP: enqueue them once, follow them, and see what endangers their
 leases. Errors are problem bodies (RFC 9457) whose `detail` says what to do."""
+
+
+@asynccontextmanager
+async def _connected(web: FastAPI) -> AsyncIterator[None]:
+    """Connect before the first request. An application that this one is mounted in skips it."""
+    await web.state.access.aopen()
+    yield
+
 
 _bearer = HTTPBearer(
     auto_error=False,
@@ -78,6 +88,7 @@ def service(
         description=_DESCRIPTION,
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
+        lifespan=_connected,
     )
     web.state.access = Access(app)
     web.state.health = Health(app)
