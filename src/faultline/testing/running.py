@@ -142,6 +142,9 @@ class Runner:
 class _Ears(Reconciler):
     """Only listens: what expires and what becomes due is for the test to say."""
 
+    async def _warm_up(self) -> None:
+        pass
+
     async def round(self) -> Reconciled:
         return Reconciled([], 0, None)
 

@@ -48,6 +48,7 @@ ASIDE_SECONDS = 2.0
 STUCK = 75  # exit status of a process that gave up on a handler which would not end
 REPORT_SECONDS = 0.5  # progress is passed on at most so often
 GOODBYE_SECONDS = 5.0
+WARM_SECONDS = 2.0
 
 
 class Keeper:
@@ -91,6 +92,7 @@ class Keeper:
         self._main: asyncio.Task[None] | None = None
         self._giving_up: asyncio.Task[None] | None = None
         self._ready = threading.Event()
+        self._warm = threading.Event()  # its connection is ready, or could not be had
         self._look_at = self._ask_at = math.inf  # when it will do so by itself
         self.turned_at: float | None = None  # when it last looked; it never waits to do so
         self._answered_at = math.inf  # when a round last ended well
@@ -98,9 +100,12 @@ class Keeper:
     # ── from the worker's thread ─────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Begin to keep."""
+        """Begin to keep. Blocks until the connections for renewals and for the reconciler are
+        ready, at most 2 s each: the worker claims without them."""
         self._thread.start()
         self._ready.wait()
+        self._warm.wait(WARM_SECONDS)
+        self._beside.warm.wait(WARM_SECONDS)
 
     def wake(self, look_at: float = 0.0, ask_at: float = 0.0) -> None:
         """There is something new in the hands: to be looked at, and asked about, by then."""
@@ -222,6 +227,8 @@ class Keeper:
     async def _renew_forever(self) -> None:
         """Renew, report and beat, each when it is due; through outages, with growing pauses."""
         self._answered_at = time.monotonic()
+        await self._session.warm(self._verbs.renew([]), ASIDE_SECONDS)
+        self._warm.set()
         while True:
             try:
                 self._ask_at = math.inf  # whoever comes meanwhile may come too late for this one

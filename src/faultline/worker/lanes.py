@@ -117,10 +117,13 @@ def _rotated(lanes: list[Lane], turn: int) -> list[Lane]:
 
 
 async def begun(session: Session, verbs: Protocol, worker: str, queues: list[str]) -> list[Lane]:
-    """Connect and ask what a worker asks first: what is wrong is said now. Claims nothing."""
+    """Connect and call what a worker calls first, on no lane and no job: what is wrong is said now,
+    and the server compiles these functions before a job waits for them."""
     try:
         await session.connection()
         await session.run(verbs.claim(worker, []), CALL_SECONDS)
+        await session.run(verbs.claim_one(worker, [], by_itself=True), CALL_SECONDS)
+        await session.run(verbs.swap([], None, worker, []), CALL_SECONDS)
         return await session.run(verbs.lanes(queues), CALL_SECONDS)
     except (Unavailable, TimeoutError) as error:
         raise DatabaseUnavailable(str(error) or "the database did not answer") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -79,6 +80,7 @@ class Reconciler:
         self._sparing = Pace(SPARE_EVERY, SPARE_LATER)
         self._retention = Retention(worker, url, verbs, emit, self._limit)
         self._sooner = asyncio.Event()
+        self.warm = threading.Event()  # its connection is ready, or could not be had
         self._outage = Outage(worker, emit if announce else nothing)
 
     @property
@@ -99,6 +101,8 @@ class Reconciler:
         """Until cancelled; an outage only makes it wait."""
         retention = asyncio.ensure_future(self._retention.run())
         try:
+            await self._warm_up()
+            self.warm.set()
             while True:
                 try:
                     done = await self.round()
@@ -110,6 +114,9 @@ class Reconciler:
             retention.cancel()
             await asyncio.gather(retention, return_exceptions=True)
             await self.close()
+
+    async def _warm_up(self) -> None:
+        await self._session.warm(self._verbs.reconcile(0), CALL_SECONDS)
 
     async def calm(self, seconds: float) -> None:
         """Before it is cancelled: let the calls under way end, or cut them off."""

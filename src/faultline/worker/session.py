@@ -130,6 +130,14 @@ class Session:
         self._under_way = timer = Deadline(conn, seconds, self.limit)
         return await self._answered(Sendable(call, conn, seconds, None, time.monotonic(), timer))
 
+    async def warm(self, call: Call[Any], seconds: float) -> None:
+        """Connect and run a call that does nothing, so that its function is compiled here.
+
+        Raises nothing: what is wrong is reported by the next call, and leases depend on the caller.
+        """
+        with suppress(Exception):
+            await self.run(call, seconds)
+
     def ready(self, call: Call[T], seconds: float) -> Sendable[T] | None:
         """The call, to be sent at a moment's notice; None: run it."""
         conn = self._conn

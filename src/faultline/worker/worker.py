@@ -117,7 +117,7 @@ class Worker:
         only = self._only
         try:
             used = await self._pump.begin()
-            self._keeper.start()
+            await asyncio.to_thread(self._keeper.start)
             self._observer.standing(self.name, self._standing)
             if only is None:
                 self._observer.working(self.name, lambda: self._beat()[1])
