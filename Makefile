@@ -178,6 +178,10 @@ bench-peers: .venv/.report ## how fast it is: ours and other queues, in turns (a
 soak: .venv/.report ## does it stay fast: MINUTES (default 10) at half of the maximum
 	@$(PY) -m bench.soak --minutes $(MINUTES)
 
+.PHONY: bench-first
+bench-first: .venv/.ready ## how long the first enqueue of a process takes after app.open(), and import faultline (half a minute)
+	@$(PY) -m bench.first
+
 .PHONY: bench-verbs
 bench-verbs: .venv/.ready ## what claim and complete cost inside the server, by batch size (half a minute)
 	@$(PY) -m bench.verbs

@@ -47,6 +47,8 @@ def test_a_worker_starts_only_when_its_connections_are_ready(
     async def story() -> None:
         working = asyncio.ensure_future(app.arun_worker(emit=emit))
         await asyncio.to_thread(until, lambda: stage.value(waiting), "the call waits")
+        # A worker that does not wait starts in this second; one that waits never does, at any load.
+        await asyncio.to_thread(started.wait, 1.0)
         released.set()
         lock.rollback()
         await asyncio.to_thread(until, started.is_set, "the worker has started")
