@@ -30,7 +30,9 @@ def build(out: Path) -> Built:
 def wheel_of_sdist(sdist: Path, out: Path) -> Path:
     """What somebody gets who builds from the sdist."""
     with tarfile.open(sdist) as archive:
-        archive.extractall(out, filter="data")
+        # Python 3.11 before 3.11.4 has no filters; from 3.14 on this one is the default.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(out)
     return _build("wheel", out / sdist.name.removesuffix(".tar.gz"), out)
 
 
