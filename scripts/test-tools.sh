@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what some tests use of a Debian or Ubuntu machine: a real pooler, a real false clock, a
-# real Prometheus, Redis and browser; and, where its number is given, a second PostgreSQL (15 to 18),
-# from the distribution or, where that has none, from PostgreSQL's own packages. What cannot be had
-# is named, and the tests that need it are skipped; a PostgreSQL that was asked for has to be there.
+# Installs what some tests use of a Debian or Ubuntu machine: a real pooler, Prometheus, Redis and
+# browser; and, where its number is given, a second PostgreSQL (15 to 18), from the distribution or,
+# where that has none, from PostgreSQL's own packages. What cannot be had is named, and the tests
+# that need it are skipped; a PostgreSQL that was asked for has to be there.
 set -euo pipefail
 postgresql=${1:-}
 
@@ -23,7 +23,7 @@ install() {
 has_browser() { command -v chromium || command -v google-chrome; }
 
 missing=()
-for tool in pgbouncer faketime prometheus redis-server; do
+for tool in pgbouncer prometheus redis-server; do
   command -v "$tool" >/dev/null || missing+=("$tool")
 done
 has_browser >/dev/null || missing+=(chromium)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -16,9 +21,9 @@ from faultline.drills.workers import WorkerProcess
 REMOTE = "remote"  # reaches the database through a proxy
 WALLED = "walled"  # in a network namespace of its own
 FAMILY = "family"  # a parent with two processes
+DAY_SECONDS = 86_400
 CLOCKS = {"ahead": "+1h", "behind": "-1h"}
 QUEUES = ("default", REMOTE, WALLED, FAMILY, *CLOCKS)
-FAKE_CLOCK = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 
 
 def remote(scene: Scene) -> tuple[WorkerProcess, Proxy]:
@@ -54,17 +59,49 @@ def with_clock(scene: Scene, which: str) -> WorkerProcess:
 
 
 def off_by(shift: str) -> list[str]:
-    """What to put before a command whose clock shall be off, by "+30h" say.
+    """Return the prefix of a command whose wall clock shall be off, by "+30h" for example.
 
     The library is preloaded without its wrapper command: a wrapper that is killed leaves its named
     semaphore behind, and the next one whose pid is the same refuses to start.
     """
-    return ["env", f"LD_PRELOAD={FAKE_CLOCK}", f"FAKETIME={shift}"]
+    return _preloading(_fake_clock(), shift)
 
 
 def no_fake_clock() -> str | None:
-    """Why no process can be given a wrong clock here, if none can."""
-    return None if FAKE_CLOCK else "libfaketime is not installed (Debian: faketime)"
+    """Return why no process can be given a wrong clock here, or None if one can."""
+    if _fake_clock():
+        return None
+    return (
+        "no libfaketime works here: pip install libfaketime "
+        "(elsewhere than on Linux on x86-64: Debian's package faketime)"
+    )
+
+
+@cache
+def _fake_clock() -> Path | None:
+    """Return a libfaketime that works here, of the package libfaketime or of Debian's faketime."""
+    package = find_spec("libfaketime")
+    folders = package.submodule_search_locations if package else None
+    vendored = (Path(folder, "vendor/libfaketime/src/libfaketime.so.1") for folder in folders or ())
+    of_debian = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
+    return next((path for path in (*vendored, *of_debian) if _works(path)), None)
+
+
+def _works(library: Path) -> bool:
+    """Start a process with this library, built perhaps for another machine, and read its clock."""
+    command = [
+        *_preloading(library, "-10d"),
+        sys.executable,
+        "-c",
+        "import time; print(time.time())",
+    ]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return round((time.time() - float(told)) / DAY_SECONDS) == 10
+
+
+def _preloading(library: Path | None, shift: str) -> list[str]:
+    """Only the wall clock is off: the kernel waits by the monotonic clock, which is its own."""
+    return ["env", f"LD_PRELOAD={library}", f"FAKETIME={shift}", "DONT_FAKE_MONOTONIC=1"]
 
 
 def _start(arena: Arena, queue: str, *arguments: str, **how: Any) -> WorkerProcess:
