@@ -26,10 +26,10 @@ ASLEEP = "select count(distinct worker) from {schema}.sleeper"
 
 def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
     """Enqueues a second beside so many, of those beside none."""
-    count, many = plan.number(SINGLES), max(2, plan.number(MANY))
+    many = max(2, plan.number(MANY))
     with ExitStack() as stack:
         kinds = {
-            f"{workers} workers": beside_workers(stack, ground, workers, count)
+            f"{workers} workers": beside_workers(stack, ground, workers, plan)
             for workers in (0, 1, many)
         }
         alternated(1, kinds, lambda _: None)  # the first round warms up
@@ -50,7 +50,7 @@ def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
 
 
 def beside_workers(
-    stack: ExitStack, ground: Ground, workers: int, count: int
+    stack: ExitStack, ground: Ground, workers: int, plan: Plan
 ) -> Callable[[], float]:
     """A database with so many workers that sleep; a block enqueues, and waits until all is done."""
     arena: Arena = stack.enter_context(ground.arena())
@@ -61,7 +61,7 @@ def beside_workers(
     arena.wait(lambda: arena.value(ASLEEP) == workers, *started)
 
     def block() -> float:
-        rate = settled_rate(task.enqueue, count)
+        rate = settled_rate(task.enqueue, plan.number(SINGLES), plan)
         for worker in started[:1]:
             arena.wait_until_done(worker)
         return rate

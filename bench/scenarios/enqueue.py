@@ -122,7 +122,7 @@ def singles(arena: Arena, task: Task[[], Any], plan: Plan, say: Say) -> tuple[Me
     arena.conn.execute(sql.SQL(BARE_TABLES.format(schema=arena.schema)))
 
     def ours() -> float:
-        return settled_rate(task.enqueue, count)
+        return settled_rate(task.enqueue, count, plan)
 
     def listened() -> float:
         with idle_workers(arena, IDLE):
@@ -132,7 +132,7 @@ def singles(arena: Arena, task: Task[[], Any], plan: Plan, say: Say) -> tuple[Me
     with connect(arena.url, schema=None) as conn:
 
         def bare() -> float:
-            return settled_rate(lambda: conn.execute(BARE, (ids(), "{}")), count)
+            return settled_rate(lambda: conn.execute(BARE, (ids(), "{}")), count, plan)
 
         alone = warm_turns(arena, turns, {"bare": bare, "ours": ours}, say)
     return alone, warm_turns(arena, turns, {"nobody": ours, "listening": listened}, say)
@@ -147,9 +147,9 @@ def warm_turns(
     return alternated(turns, kinds, say, "enqueues/s")
 
 
-def settled_rate(send: Callable[[], object], count: int) -> float:
-    """So many a second, once the machine has settled."""
-    settled = time.perf_counter() + SETTLING_SECONDS
+def settled_rate(send: Callable[[], object], count: int, plan: Plan) -> float:
+    """Calls a second, once the machine has settled."""
+    settled = time.perf_counter() + min(SETTLING_SECONDS, plan.seconds(2.0))
     while time.perf_counter() < settled:
         send()
     started = time.perf_counter()

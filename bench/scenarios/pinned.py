@@ -25,6 +25,8 @@ SECONDS = 60.0
 START_SECONDS = 2.0
 WINDOW_SECONDS = 10.0
 LEAST_JOBS = 200_000
+RAN_EMPTY = "the queue ran empty"
+NONE_ENDED = "no job ended in the first window"
 OF_LIMIT = 0.8  # no worker comes near it: enough is queued
 
 LEFT = "select count(*) from {schema}.ready"
@@ -65,14 +67,18 @@ def run(ground: Ground, plan: Plan, say: Say) -> list[Row]:
         "jobs_left": left,
         "by_second": [counts.get(second, 0) for second in range(int(seconds))],
     }
-    told = f"{last:,.0f} to {first:,.0f} jobs/s"
     what = f"REPEATABLE READ transaction open during a drain of {seconds:.0f} s"
-    unit = f"of the first {window:.0f} s"
-    if left == 0:
-        return [
-            Row("pinned", what, None, "", None, facts, skipped="the queue ran empty", failed=True)
-        ]
-    return [Row("pinned", what, last / first, unit, Bar(least=0.85), facts, told)]
+    return [compared(what, f"of the first {window:.0f} s", first, last, facts)]
+
+
+def compared(what: str, unit: str, first: float, last: float, facts: dict[str, Any]) -> Row:
+    """Return the last rate as a share of the first, or a failed row if that says nothing."""
+    if facts["jobs_left"] == 0:
+        return Row("pinned", what, None, "", None, facts, skipped=RAN_EMPTY, failed=True)
+    if first == 0:
+        return Row("pinned", what, None, "", None, facts, skipped=NONE_ENDED, failed=True)
+    told = f"{last:,.0f} to {first:,.0f} jobs/s"
+    return Row("pinned", what, last / first, unit, Bar(least=0.85), facts, told)
 
 
 @contextmanager
