@@ -19,7 +19,7 @@ from faultline.direct import USES
 from faultline.ids import Ids
 from faultline.jobs import Lease
 from faultline.worker.session import Session, Unavailable
-from tests.stage import BLOCKED, Stage, until
+from tests.stage import BLOCKED, DEADLINE_SECONDS, Stage, until
 
 OFTEN = USES + 3
 PREPARED = "select count(*) from pg_prepared_statements where name like 'faultline_%'"
@@ -269,7 +269,7 @@ def test_who_waits_for_an_answer_hears_that_the_connection_was_closed(waiting: W
         task = await waiting.begin()
         await waiting.session.close()
         with pytest.raises(Unavailable) as caught:
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, DEADLINE_SECONDS)
         assert caught.value.unknown
         assert isinstance(caught.value.__cause__, psycopg.OperationalError)
         waiting.let_go()

@@ -23,7 +23,7 @@ from faultline.direct import USES
 from faultline.worker.ears import MOST, Ears, Word, pass_on
 from faultline.worker.session import Session
 from faultline.worker.sleeper import FEW
-from tests.stage import Stage, until
+from tests.stage import DEADLINE_SECONDS, Stage, until
 from tests.workers import Ground, Process
 
 SAY = "select pg_notify('faultline', %s)"
@@ -54,7 +54,7 @@ class Listener:
         return conn
 
     async def news(self) -> Word | None:
-        await asyncio.wait_for(self._news.wait(), 10)
+        await asyncio.wait_for(self._news.wait(), DEADLINE_SECONDS)
         self._news.clear()
         return self.work[-1]
 
@@ -192,7 +192,7 @@ def test_an_answer_that_is_heard_when_its_time_is_over_costs_no_connection(stage
         assert listener.session.send(ready)
         over_at = time.monotonic() + 1.2
         until(lambda: time.monotonic() > over_at, "a handler that blocks has come to its end")
-        await asyncio.wait_for(listener.answered.wait(), 10)
+        await asyncio.wait_for(listener.answered.wait(), DEADLINE_SECONDS)
         listener.ears.rest()
         assert await listener.session.answer(ready) == []
         assert await listener.session.run(call, 10) == []

@@ -180,11 +180,11 @@ def test_a_session_with_a_frozen_snapshot_completes_though_its_lease_was_renewed
         engine_url(testing, "psycopg"), poolclass=NullPool, isolation_level=level
     )
 
-    @app.task(lease_seconds=6, max_attempts=1)
+    @app.task(lease_seconds=12, max_attempts=1)
     def charge(ctx: Context) -> None:
         with ctx.session(sessionmaker(engine)) as session:
             session.execute(insert(ctx, "once"))
-            session.execute(text("select pg_sleep(2.3)"))  # past a third of the lease
+            session.execute(text("select pg_sleep(4.3)"))  # past a third of the lease
             session.complete("kept")
 
     assert testing.run(charge.enqueue()).result == "kept"

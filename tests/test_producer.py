@@ -354,7 +354,7 @@ def test_ids_rise_are_of_version_7_and_never_repeat() -> None:
     assert {(made_id.version, made_id.variant) for made_id in made} == {
         (7, "specified in RFC 4122")
     }
-    assert abs(moment(made[0]) - datetime.now(UTC)).total_seconds() < 5
+    assert abs(moment(made[0]) - datetime.now(UTC)).total_seconds() < 60
 
 
 @pytest.mark.parametrize("year", [2001, 2099])

@@ -17,7 +17,7 @@ from faultline.worker.ears import Word
 from faultline.worker.session import Session
 from faultline.worker.sleeper import FEW, LAST_SECONDS, LATE_SECONDS, LOOK_SECONDS, Sleeper, moments
 from tests.ears import asleep
-from tests.stage import Stage
+from tests.stage import DEADLINE_SECONDS, Stage
 from tests.told import Told, play
 
 
@@ -76,7 +76,7 @@ def test_a_word_to_all_before_a_claim_is_answered_takes_no_look_back(
         waits = await pump.listen()
         pump.hears("default", among=5)  # its claim leaves
         pump.hears("default")
-        await asyncio.wait_for(waits, 10)
+        await asyncio.wait_for(waits, DEADLINE_SECONDS)
         await pump.rest()
         assert pump.looks() != []
 
@@ -107,7 +107,7 @@ def test_of_a_word_for_others_it_makes_nothing_and_looks_later(
         assert not waits.done()
         await pump.step()
         assert pump.begun == []
-        await asyncio.wait_for(waits, 10)
+        await asyncio.wait_for(waits, DEADLINE_SECONDS)
         await pump.step()
         assert pump.begun == [1]
 
@@ -136,7 +136,7 @@ def test_after_an_answer_it_looks_again_by_itself_too(
             asleep(stage, worker=f"W{number}")
         waits = await pump.listen()
         stage.enqueue()
-        await asyncio.wait_for(waits, 10)
+        await asyncio.wait_for(waits, DEADLINE_SECONDS)
         for _ in range(2):
             await pump.rest()
             await pump.woken()

@@ -172,23 +172,20 @@ def test_a_handler_that_blocks_the_loop_for_several_leases_keeps_its_lease(
     assert ground.stage.outcomes(job_id) == [(1, "succeeded")]
 
 
-def test_without_a_parent_a_dead_workers_job_is_taken_over_half_a_second_after_expiry(
+def test_without_a_parent_a_dead_workers_job_is_taken_over_when_its_lease_expires(
     ground: Ground,
 ) -> None:
+    """Its successor polls every 5 minutes, and looks when a lease that it knows of expires."""
     with ground.stage.login("worker") as url, Process(url) as a:
-        jobs = [ground.stage.enqueue("held", lease_seconds=seconds) for seconds in (4, 5, 6)]
-        for job_id in jobs:
-            ground.until_in(job_id, 1)
-        with Process(url) as b:
+        job_id = ground.stage.enqueue("held", lease_seconds=4)
+        ground.until_in(job_id, 1)
+        with Process(url, "--poll-seconds", "300") as b:
             b.ready()
             a.kill()
-            late = []
-            for job_id in jobs:
-                ground.go(job_id, 2)
-                ground.until_state(job_id, "succeeded")
-                [expired, _] = ground.stage.reading.attempts(ground.stage.conn, job_id)
-                late.append((expired["at"] - expired["lease_expired_at"]).total_seconds())
-    assert 0 <= min(late) < 0.5, f"{late}: each may be later where the machine is busy"
+            ground.go(job_id, 2)
+            ground.until_state(job_id, "succeeded")
+    [expired, _] = ground.stage.reading.attempts(ground.stage.conn, job_id)
+    assert expired["at"] >= expired["lease_expired_at"]
 
 
 def test_a_queue_that_nobody_knows_is_a_warning_and_served_all_the_same(ground: Ground) -> None:

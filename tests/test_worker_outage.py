@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
@@ -137,6 +138,13 @@ def frozen(server: Server) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
+def at_ten_hosts(url: str) -> str:
+    """Name the server ten times: if it does not answer, it takes 105 s to open a connection."""
+    parts = urlsplit(url)
+    login, _, address = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{login}@{','.join([address] * 10)}"))
+
+
 @pytest.mark.parametrize("has_noticed", [False, True], ids=["at once", "noticed"])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_hurried_worker_has_ended_in_time_though_its_database_does_not_answer(
@@ -148,7 +156,7 @@ def test_a_hurried_worker_has_ended_in_time_though_its_database_does_not_answer(
         tasks = ("stays", "inside_a_transaction")
         jobs = [stage.enqueue(task, lease_seconds=60) for task in tasks]
     options = ("--processes", str(processes), "--poll-seconds", "0.1")
-    with Process(server.url, *options) as worker:
+    with Process(at_ten_hosts(server.url), *options) as worker:
         until(lambda: len(worker.told("worker_started")) == processes, "all of them work")
         worker.until("execution_started", job_id=jobs[0])
         with Stage(server.url) as stage:
@@ -162,7 +170,7 @@ def test_a_hurried_worker_has_ended_in_time_though_its_database_does_not_answer(
             hurried_at = time.monotonic()
             assert worker.ended() == (1 if processes == 1 else 0)
             took = time.monotonic() - hurried_at
-        assert took < (ENDING_SECONDS if processes == 1 else ALL_ENDING_SECONDS) + 5
+        assert took < (ENDING_SECONDS if processes == 1 else ALL_ENDING_SECONDS) + 30
         assert worker.told("worker_exit", reason="database away")
     with Stage(server.url) as stage:
         for job_id in jobs:  # what was sent may be written when the server goes on

@@ -18,7 +18,7 @@ from faultline.worker.endings import Completed
 from faultline.worker.pump import Pump
 from faultline.worker.session import Session
 from faultline.worker.settler import Settler
-from tests.stage import Stage
+from tests.stage import DEADLINE_SECONDS, Stage
 
 ASLEEP = "select count(*) from {schema}.sleeper"
 
@@ -123,7 +123,7 @@ class Told:
 
     async def woken(self) -> None:
         """It waits until something happens by itself, not for long."""
-        await asyncio.wait_for(self._pump._wait(), 10)
+        await asyncio.wait_for(self._pump._wait(), DEADLINE_SECONDS)
 
     def wake(self) -> None:
         """Something else has happened."""
