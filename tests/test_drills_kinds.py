@@ -8,13 +8,15 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
-from faultline.drills.kinds import KINDS
+from faultline.drills.kinds import KINDS, guests
 from faultline.drills.lane import Orders, arena, play
 from faultline.drills.proxy import Proxy
+from faultline.drills.run import what_is_missing
 from faultline.drills.scenario import Scenario
 from tests.stage import Stage, until
 
@@ -38,6 +40,17 @@ def test_each_kind_of_fault_happens_and_costs_nothing(ground: str, newest_server
 def test_there_are_twelve_kinds_beside_the_first_six_and_each_has_a_sentence() -> None:
     assert (len(KINDS), len(OTHERS)) == (18, 12)
     assert all(kind.sentence and kind.quick in (1, 2) for kind in map(KINDS.get, OTHERS) if kind)
+
+
+def test_a_library_that_changes_no_clock_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one built for another machine: the drill would pass with every clock right."""
+    library = tmp_path / "libfaketime.so.1"
+    library.write_bytes(b"\x7fELF")
+    assert not guests._works(library)
+    monkeypatch.setattr(guests, "_fake_clock", lambda: None)
+    assert "pip install libfaketime" in what_is_missing(["clock", "crash"])["clock"]
 
 
 # ── the proxy ────────────────────────────────────────────────────────────────────────────────────
