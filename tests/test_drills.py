@@ -6,6 +6,7 @@ Method: an arena with real workers on a database of its own, and plays that this
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -20,8 +21,11 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from faultline.drills.arena import Arena, prepare
+from faultline.drills import run
+from faultline.drills.arena import Arena, NotStaged, WaitedInVain, prepare
+from faultline.drills.arena import staging as being_staged
 from faultline.drills.kinds import KINDS
+from faultline.drills.lane import Orders
 from faultline.drills.run import choose
 from faultline.drills.scenario import DEFAULT_LEASE_SECONDS, Kind, Result, Scenario
 from faultline.drills.scene import Scene
@@ -32,7 +36,7 @@ from tests.stage import until
 
 FIGURES = [
     *("scenarios", "faults", "jobs"),
-    *("violations", "duplicates", "lost", "vacuous", "stale_refused"),
+    *("violations", "duplicates", "lost", "vacuous", "void", "stale_refused", "seconds"),
 ]
 
 
@@ -105,6 +109,53 @@ def test_a_fault_that_changes_nothing_is_vacuous_where_a_token_has_to_rise(arena
 
     result = play(arena, Kind("blink", "", blink))
     assert (result.vacuous, result.violations) == ("no token rose", [])
+
+
+def test_a_scenario_that_could_not_be_staged_is_void_and_no_violation(arena: Arena) -> None:
+    def in_vain(_: Scene) -> None:
+        with being_staged():
+            raise WaitedInVain("waited 1 s in vain until the standby lags")
+
+    result = play(arena, Kind("in_vain", "", in_vain))
+    assert (result.void, result.violations) == ("waited 1 s in vain until the standby lags", [])
+    assert not result.is_good
+
+
+def test_a_violation_before_a_scenario_is_void_is_kept(arena: Arena) -> None:
+    def hurt(scene: Scene) -> None:
+        scene.violations.append("once: written twice")
+        raise NotStaged("the standby does not lag")
+
+    assert play(arena, Kind("hurt", "", hurt)).violations == ["once: written twice"]
+
+
+class Lane:
+    """In the place of a lane's process: says that a scenario was void so many times."""
+
+    def __init__(self, voids: dict[str, int], started: list[Orders]) -> None:
+        self.voids, self.started = voids, started
+
+    async def start(self, orders: Orders) -> Lane:
+        self.started.append(orders)
+        return self
+
+    async def play(self, scenario: Scenario) -> Result:
+        self.voids[scenario.id] -= 1
+        is_void = self.voids[scenario.id] >= 0
+        return replace(Result.of(scenario), void="no lag" if is_void else None)
+
+    async def close(self) -> None: ...
+
+
+def test_a_void_scenario_is_staged_again_in_a_new_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    voids = {"failover-1": 2, "failover-2": 0, "failover-3": 9, "failover-4": 0}
+    started: list[Orders] = []
+    heard: list[Result] = []
+    monkeypatch.setattr(run, "_Lane", Lane(dict(voids), started))
+    asyncio.run(run.run(map(Scenario.parse, voids), "", heard.append, lanes=1))
+    assert [result.id for result in heard] == list(voids)
+    assert [result.void for result in heard] == [None, None, "no lag", None]
+    assert len({orders.name for orders in started}) == len(started) == 1 + 2 + 3
 
 
 def test_a_job_that_never_ends_is_not_overlooked(

@@ -14,8 +14,9 @@ import pytest
 
 from faultline.drills.checker import Expected, Found, check, duplicates, lost
 from faultline.drills.history import Operation
+from faultline.drills.run import STAGINGS, is_staged_again
 from faultline.drills.scenario import Result
-from faultline.drills.summary import is_clean, spread, totals
+from faultline.drills.summary import is_clean, never_staged, spread, totals
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -174,9 +175,49 @@ def test_duplicates_are_counted_over_what_a_job_asked_for() -> None:
 )
 def test_one_bad_scenario_spoils_the_whole_run(wrong: dict[str, Any]) -> None:
     good = Result("crash-1", "crash", 1, 1.0, faults=[{}], jobs=3)
-    assert is_clean(totals([good, good]))
-    assert not is_clean(totals([good, Result("crash-2", "crash", 2, 1.0, **wrong)]))
-    assert not is_clean(totals([]))
+    assert is_clean([good, good])
+    assert not is_clean([good, Result("crash-2", "crash", 2, 1.0, **wrong)])
+    assert not is_clean([])
+
+
+def of(kind: str, **more: Any) -> Result:
+    return Result(f"{kind}-1", kind, 1, 1.0, **more)
+
+
+@pytest.mark.parametrize(
+    ("results", "missing"),
+    [
+        ([of("failover"), of("failover", void="no lag")], []),
+        ([of("failover", void="no lag")], ["failover"]),
+        ([of("crash"), of("failover", void="no lag"), of("failover", void="no lag")], ["failover"]),
+        ([of("crash", void="x"), of("crash"), of("failover", void="x"), of("failover")], []),
+    ],
+)
+def test_void_scenarios_spoil_a_run_only_if_a_whole_kind_is_void(
+    results: list[Result], missing: list[str]
+) -> None:
+    assert never_staged(results) == missing
+    assert is_clean(results) == (not missing)
+    assert totals(results)["void"] == sum(result.void is not None for result in results)
+    assert totals(results)["violations"] == 0
+
+
+@pytest.mark.parametrize(
+    ("result", "stagings", "again"),
+    [
+        (of("failover"), 1, False),
+        (of("failover", vacuous="no fault"), 1, False),
+        (of("failover", void="no lag"), 1, True),
+        (of("failover", void="no lag"), STAGINGS - 1, True),
+        (of("failover", void="no lag"), STAGINGS, False),
+        (of("failover", void="no lag", violations=["once: twice"]), 1, False),
+    ],
+)
+def test_only_a_void_scenario_is_staged_again_and_three_times_in_all(
+    result: Result, stagings: int, again: bool
+) -> None:
+    assert STAGINGS == 3
+    assert is_staged_again(result, stagings) is again
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

@@ -136,6 +136,7 @@ def _tally(group: Sequence[Json]) -> dict[str, int]:
         **{key: sum(one[key] for one in group) for key in COUNTS},
         "violations": sum(len(one["violations"]) for one in group),
         "vacuous": sum(one["vacuous"] is not None for one in group),
+        "void": sum(one.get("void") is not None for one in group),
     }
 
 

@@ -160,11 +160,12 @@ def scenarios(section: Json) -> str:
     if "run" in section:
         return _missing(title, section)
     keys = ["scenarios", "faults", "jobs", "violations", "duplicates", "lost", "vacuous"]
-    keys.append("stale_refused")
+    keys += ["void", "stale_refused"]
     rows = [[row["kind"], *(row[key] for key in keys)] for row in section["rows"]]
     rows.append(["together", *(section["total"][key] for key in keys)])
     lead = (
-        "A scenario that is vacuous (its fault did not happen, nothing committed) is a failed one."
+        "A scenario that is vacuous (its fault did not happen, nothing committed) is a failed one. "
+        "A void one could not be staged in three tries, and shows nothing."
     )
     heads = ["kind", *(_words(key) for key in keys)]
     left_out = [f"{kind}: {reason}" for kind, reason in section["not_played"].items()]

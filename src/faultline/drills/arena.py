@@ -50,6 +50,19 @@ class WaitedInVain(Exception):
     """Something that had to happen did not; the sentence says what."""
 
 
+class NotStaged(Exception):
+    """A scenario could not be brought about; the sentence says why. It shows nothing."""
+
+
+@contextmanager
+def staging() -> Iterator[None]:
+    """Say of what does not happen in here that the scenario could not be staged."""
+    try:
+        yield
+    except WaitedInVain as error:
+        raise NotStaged(str(error)) from None
+
+
 def until(what: Callable[[], T | None], sentence: str, seconds: float | None = None) -> T:
     """Wait until this is true, and give it back."""
     seconds = PATIENCE_SECONDS if seconds is None else seconds

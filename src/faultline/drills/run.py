@@ -1,7 +1,8 @@
 """Running drills: which scenarios, in how many lanes at once, and what they add up to.
 
 Lanes are processes (`faultline.drills.lane`), each with an arena of its own. After a bad scenario a
-lane is replaced: what was left behind in its arena must not count against the next.
+lane is replaced: what was left behind in its arena must not count against the next. A scenario that
+could not be staged is tried again in the new lane, three times in all.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ LANES: dict[Ground, int] = {"shared": 6, "guests": 1, "own server": 1, "own stan
 PATIENT_LANES: dict[Ground, int] = {"shared": 3, "guests": 2, "own server": 1, "own standby": 1}
 OPTIONS = {"max_connections": "1200"}  # a lane's crowd, workers and producers are 70
 _LIMIT = 1 << 24  # of one line of a lane's answer
+STAGINGS = 3  # how often a scenario is tried that cannot be staged
 Listener = Callable[[Result], None]
 
 
@@ -67,18 +69,29 @@ async def run(
 
 async def _serve(queue: deque[Scenario], orders: Orders, listener: Listener) -> None:
     """One lane, and another one in its place after a bad scenario."""
-    generation = 0
+    generation, stagings = 0, 0
     while queue:
         generation += 1
         lane = await _Lane.start(orders.again(generation))
         is_good = True
         try:
             while queue and is_good:
-                result = await lane.play(queue.popleft())
+                scenario = queue.popleft()
+                result = await lane.play(scenario)
                 is_good = result.is_good
+                stagings += 1
+                if is_staged_again(result, stagings):
+                    queue.appendleft(scenario)
+                    continue
+                stagings = 0
                 listener(result)
         finally:
             await lane.close()
+
+
+def is_staged_again(result: Result, stagings: int) -> bool:
+    """Whether this result, of the last of so many tries, is not the scenario's result yet."""
+    return result.void is not None and not result.violations and stagings < STAGINGS
 
 
 class _Lane:

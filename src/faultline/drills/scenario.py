@@ -69,7 +69,7 @@ class Scenario:
 
 @dataclass(slots=True)
 class Result:
-    """What came of a scenario; `violations` empty and `vacuous` None is what is hoped for."""
+    """What came of a scenario; good if nothing was violated, vacuous or void."""
 
     id: str
     kind: str
@@ -85,6 +85,7 @@ class Result:
     lost: int = 0
     violations: list[str] = field(default_factory=list)
     vacuous: str | None = None
+    void: str | None = None  # why it could not be staged, in the last of its tries
     recovery_seconds: list[float] = field(default_factory=list)
     after_expiry_seconds: list[float] = field(default_factory=list)
     timeline: list[dict[str, Any]] = field(default_factory=list)
@@ -97,4 +98,4 @@ class Result:
     @property
     def is_good(self) -> bool:
         """Whether it shows what it is there to show."""
-        return not self.violations and self.vacuous is None
+        return not self.violations and self.vacuous is None and self.void is None

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from faultline.drills import checker, effects, history
 from faultline.drills.app import app
-from faultline.drills.arena import Arena, Fault, WaitedInVain, until
+from faultline.drills.arena import Arena, Fault, NotStaged, WaitedInVain, until
 from faultline.drills.checker import Expected, Found, stale_writes
 from faultline.drills.history import Operation
 from faultline.drills.points import Arrival
@@ -177,6 +177,10 @@ class Scene:
         try:
             self.arena.ensure(WORKERS)
             self.kind.play(self)
+        except NotStaged as error:  # the arena is not used again
+            result.void, result.violations = str(error), self.violations
+            result.seconds = round(time.monotonic() - began, 3)
+            return result
         except WaitedInVain as error:
             result.violations.append(f"stuck: {error}")
         try:

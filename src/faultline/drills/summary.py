@@ -10,7 +10,7 @@ from faultline.drills.scenario import Result
 
 
 def totals(results: Sequence[Result]) -> dict[str, int]:
-    """The figures of the line that a run ends with."""
+    """The figures of the line that a run ends with; a void scenario is one of `scenarios`, too."""
     return {
         "scenarios": len(results),
         "faults": sum(len(result.faults) for result in results),
@@ -19,14 +19,26 @@ def totals(results: Sequence[Result]) -> dict[str, int]:
         "duplicates": sum(result.duplicates for result in results),
         "lost": sum(result.lost for result in results),
         "vacuous": sum(result.vacuous is not None for result in results),
+        "void": sum(result.void is not None for result in results),
         "stale_refused": sum(result.stale_refused for result in results),
     }
 
 
-def is_clean(figures: dict[str, int]) -> bool:
-    """Whether there is something, and nothing is wrong with it."""
+def is_clean(results: Sequence[Result]) -> bool:
+    """Whether there is something of each kind that was played, and nothing is wrong with it."""
+    figures = totals(results)
     wrong = ("violations", "duplicates", "lost", "vacuous")
-    return figures["scenarios"] > 0 and not any(figures[name] for name in wrong)
+    if not results or any(figures[name] for name in wrong):
+        return False
+    return not never_staged(results)
+
+
+def never_staged(results: Iterable[Result]) -> list[str]:
+    """The kinds of which every scenario is void: the run shows nothing of them."""
+    groups: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        groups[result.kind].append(result)
+    return [kind for kind, group in groups.items() if all(one.void is not None for one in group)]
 
 
 def by_kind(results: Iterable[Result]) -> list[dict[str, Any]]:

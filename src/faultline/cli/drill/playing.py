@@ -53,8 +53,11 @@ def run_kinds(
         _write(out, progress.results, more)
     if not as_json:
         print_table(rows, _COLUMNS)
-    print_json(figures)
-    return 0 if summary.is_clean(figures) else 1
+    for kind in summary.never_staged(progress.results):
+        typer.echo(f"{kind}: none of its scenarios could be staged, nothing is shown", err=True)
+    typer.echo(f"drills took {facts['seconds']} s", err=True)
+    print_json({**figures, "seconds": facts["seconds"]})
+    return 0 if summary.is_clean(progress.results) else 1
 
 
 def replay_one(scenario: str, *, as_json: bool) -> int:
@@ -90,6 +93,8 @@ def verdict(result: Result) -> str:
             f"{plural(result.committed, 'effect')}, "
             f"{plural(result.stale_refused, 'stale write')} refused, {result.seconds:.1f} s)"
         )
+    if result.void is not None and not result.violations:
+        return f"{result.id}: VOID, it could not be staged: {result.void}"
     wrong = [*result.violations, *([f"vacuous: {result.vacuous}"] if result.vacuous else [])]
     return "\n  ".join([f"{result.id}: BAD", *wrong])
 
@@ -116,7 +121,8 @@ class Progress:
             seconds = time.monotonic() - self._began
             self._say(
                 f"{count} of {self._total} scenarios, {plural(figures['faults'], 'fault')}, "
-                f"{plural(figures['violations'], 'violation')}, {seconds:.0f} s",
+                f"{plural(figures['violations'], 'violation')}, {figures['void']} void, "
+                f"{seconds:.0f} s",
                 end="\r" if self._is_terminal and count < self._total else "\n",
             )
 
@@ -169,6 +175,7 @@ _COLUMNS = [
             ("refused", "stale_refused"),
             ("violations", "violations"),
             ("vacuous", "vacuous"),
+            ("void", "void"),
         )
     ),
     Column("recovery p50", _seconds("recovery", "p50"), number=True),

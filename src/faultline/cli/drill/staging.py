@@ -27,7 +27,7 @@ def run_on_app(orders: Orders, path: Path, *, as_json: bool) -> int:
         tell(result)
     figures = summary.totals([result])
     print_json(figures)
-    return 0 if summary.is_clean(figures) else 1
+    return 0 if summary.is_clean([result]) else 1
 
 
 def _read(path: Path) -> Any:

@@ -3,6 +3,9 @@
 The standby is asynchronous: what the primary acknowledged after the two were cut apart is lost with
 it, as with any queue on such a pair. The history says of those acknowledgements that nobody but the
 lost primary knew of them; they may be absent, and nothing else may.
+
+The scenario is void if the standby does not lag: a claim that was on its way when the workers were
+stopped may lease the victim before the two are cut apart.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
 from faultline.connect import connect
-from faultline.drills.arena import OPTIONS, Arena, until
+from faultline.drills.arena import OPTIONS, Arena, NotStaged, staging, until
 from faultline.drills.scenario import Kind
 from faultline.drills.scene import PAYING, Scene
 from faultline.drills.workers import state_of
@@ -48,11 +51,14 @@ def play(scene: Scene) -> None:
             _await_claims(arena)
             victim = scene.enqueue(task, hold=[moment], effects=2)
             known = [victim, *scene.bystanders(3, 5)]
-            _catch_up(arena)
-            walsender = _cut_off(scene)
+            with staging():
+                _catch_up(arena)
+                walsender = _cut_off(scene)
             stack.callback(_let_die, walsender)
             start = len(scene.operations())
-        pid = _work_on(scene, standby, victim, known, moment)
+        pid = _work_on(scene, victim, known, moment)
+        with staging():
+            _insist_on_lag(scene, standby, victim)
         scene.stop(pid, victim)
         _lose(scene, primary, walsender, known)
         scene.only_the_lost_knew(start, len(scene.operations()))
@@ -82,16 +88,18 @@ def _catch_up(arena: Arena) -> None:
     """The standby has replayed everything; nobody writes meanwhile."""
     asked = (
         "select exists (select from pg_stat_replication "
-        "where replay_lsn >= pg_current_wal_insert_lsn())"
+        "where state = 'streaming' and replay_lsn >= pg_current_wal_insert_lsn())"
     )
     until(lambda: arena.conn.execute(asked).fetchone() == (True,), "the standby has caught up")
 
 
 def _cut_off(scene: Scene) -> int:
     """From here on nothing reaches the standby."""
-    row = scene.arena.conn.execute("select pid from pg_stat_replication").fetchone()
-    assert row is not None
-    walsender = int(row[0])
+    asked = "select pid from pg_stat_replication where state = 'streaming'"
+    senders = scene.arena.conn.execute(asked).fetchall()
+    if len(senders) != 1:
+        raise NotStaged(f"the primary has {len(senders)} standbys, not one")
+    walsender = int(senders[0][0])
     os.kill(walsender, signal.SIGSTOP)
     until(lambda: state_of(walsender) == "T", "the walsender is stopped")
     scene.record(scene.arena.fault("SIGSTOP of the walsender", walsender))
@@ -104,17 +112,35 @@ def _let_die(walsender: int) -> None:
         os.kill(walsender, signal.SIGKILL)
 
 
-def _work_on(scene: Scene, standby: Server, victim: UUID, known: list[UUID], moment: str) -> int:
+def _work_on(scene: Scene, victim: UUID, known: list[UUID], moment: str) -> int:
     """Everything but the victim is done, and more is accepted, of which the standby hears nothing;
     who holds the victim."""
     for job_id in (*scene.bystanders(1, 3), *known[1:]):
         scene.until_state(job_id, "succeeded")
-    pid = scene.reached(victim, moment).pid
-    with connect(_moved(scene.arena.url, standby), schema=scene.arena.schema) as conn:
-        behind = scene.arena.reading.job(conn, victim)
+    return scene.reached(victim, moment).pid
+
+
+def _insist_on_lag(scene: Scene, standby: Server, victim: UUID) -> None:
+    """The standby has replayed all that reached it, and does not know of the victim's lease."""
+    arena = scene.arena
+    with connect(_moved(arena.url, standby), schema=arena.schema) as conn:
+
+        def received() -> str | None:
+            row = conn.execute(
+                "select pg_last_wal_receive_lsn()::text "
+                "where pg_last_wal_replay_lsn() >= pg_last_wal_receive_lsn()"
+            ).fetchone()
+            return None if row is None else str(row[0])
+
+        def is_ahead(lsn: str) -> bool:
+            ask = "select pg_current_wal_flush_lsn() > %s::pg_lsn"
+            return arena.conn.execute(ask, (lsn,)).fetchone() == (True,)
+
+        lsn = until(received, "the standby has replayed what reached it")
+        until(lambda: is_ahead(lsn), "the primary is ahead of its standby")
+        behind = arena.reading.job(conn, victim)
     if behind is None or behind["state"] != "queued":
-        scene.violations.append("the standby does not lag: it knows that the job was leased")
-    return pid
+        raise NotStaged("the standby does not lag: it knows that the job was leased")
 
 
 def _lose(scene: Scene, primary: Server, walsender: int, known: list[UUID]) -> None:
