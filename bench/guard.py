@@ -12,7 +12,6 @@ last line is one JSON object. Machines differ and are noisy: compare only figure
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -28,6 +27,7 @@ from faultline.connect import connect
 from faultline.launcher import Server
 from faultline.migrate import migrate
 from faultline.protocol import Protocol
+from proofs.stopwatch import finish
 
 ROUNDS = 15
 TRANSACTIONS = 100  # in a block
@@ -185,7 +185,7 @@ def main() -> int:
             found[f"statement_of_{ROWS}_rows"] = rows(bench)
     for name, figures in found.items():
         print(f"{name}: {figures}", file=sys.stderr)
-    print(json.dumps(found))
+    finish("bench-guard", found)
     return 0
 
 

@@ -12,7 +12,6 @@ microseconds. The last line is JSON.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import statistics
@@ -29,6 +28,7 @@ from bench.tally import drain
 from faultline.drills.workers import descendants
 from faultline.launcher import Server
 from faultline.migrate import migrate
+from proofs.stopwatch import finish
 
 EVERY_SECONDS = 0.001
 PACKAGE = f"{Path(faultline.__file__).parent}{os.sep}"
@@ -70,7 +70,7 @@ def main() -> None:
         "looks": looks.total(),
         "worker_us_by_module": by_module,
     }
-    print(json.dumps({"jobs": given.jobs, "rounds": given.rounds, **told}))
+    finish("bench-profile", {"jobs": given.jobs, "rounds": given.rounds, **told})
 
 
 def empty(conn: psycopg.Connection[tuple[object, ...]]) -> None:

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from bench.rows import Row
 from faultline.provenance import provenance
+from proofs.stopwatch import finish
 
 WIDTH = 140  # of the table where there is no terminal
 SETTINGS = (
@@ -141,7 +142,7 @@ def publish(out: Path, name: str, title: str, report: dict[str, Any], rows: list
         "report": str(out / f"{name}.json"),
         "plots": plotted,
     }
-    print(json.dumps(line))
+    finish(name, line)
     return 1 if line["missed"] else 0
 
 

@@ -10,7 +10,6 @@ which follows from how often a checkpoint is made.
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -19,6 +18,7 @@ from psycopg import Connection, sql
 from bench.arena import LIMIT, Arena, Ground, ground
 from faultline.config import Settings
 from faultline.connect import connect
+from proofs.stopwatch import finish
 
 JOBS = 200_000
 CHUNK = 10_000
@@ -91,7 +91,7 @@ def main() -> int:
         found = sizes(here, JOBS)
     for name, figures in found.items():
         print(f"{name:>36}: {figures}", file=sys.stderr)
-    print(json.dumps({"unit": "bytes a job", "jobs": JOBS, "payloads": found}))
+    finish("bench-sizes", {"unit": "bytes a job", "jobs": JOBS, "payloads": found})
     return 0
 
 

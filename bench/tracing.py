@@ -16,7 +16,6 @@ kinds alternate, each in a process of its own; medians of all rounds, and ratios
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from bench.arena import Arena, ground
 from bench.blocks import Measured, alternated, medians
 from bench.traced import KINDS
 from faultline.config import Settings
+from proofs.stopwatch import finish
 
 ROUNDS = 7
 ENQUEUED = 1_500
@@ -85,7 +85,7 @@ def main() -> None:
     for name, by_kind in figures.items():
         for kind, spent in by_kind.items():
             say(f"{name:8} {kind:10} {spent:8.0f} µs  {ratios[name][kind]:.2f}")
-    print(json.dumps({"cpu_us_per_job": figures, "ratio_to_absent": ratios}))
+    finish("bench-tracing", {"cpu_us_per_job": figures, "ratio_to_absent": ratios})
 
 
 if __name__ == "__main__":

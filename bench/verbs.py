@@ -7,7 +7,6 @@ object with microseconds per job. Machines differ and are noisy: compare only fi
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from typing import Any
@@ -18,6 +17,7 @@ from faultline.config import Settings
 from faultline.connect import connect
 from faultline.launcher import Server
 from faultline.migrate import migrate
+from proofs.stopwatch import finish
 
 BATCHES = (1, 10, 100, 500)
 ROUNDS = 5
@@ -73,7 +73,7 @@ def main() -> int:
         for batch in BATCHES:
             found[f"batch_{batch}"] = figures = measure(conn, settings.schema, batch)
             print(f"batch {batch:>4}: {figures}", file=sys.stderr)
-    print(json.dumps(found))
+    finish("bench-verbs", found)
     return 0
 
 

@@ -25,6 +25,7 @@ from faultline.demo.comparison.side_by_side import arena, compare
 from faultline.demo.ground import installation
 from faultline.provenance import provenance
 from proofs.race import ended_cleanly
+from proofs.stopwatch import finish
 
 RESULT = Path("reports/latest/comparison.json")
 RATES = (0.05, 0.1, 0.2)
@@ -90,7 +91,7 @@ def comparison(settings: Settings, console: Console, arguments: argparse.Namespa
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     console.file.flush()
-    print(json.dumps(found), flush=True)
+    finish("comparison", found)
     return 0 if held(found) else 1
 
 

@@ -10,7 +10,6 @@ The last line on stdout is one JSON object; the exit status is 0 when nothing wa
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import psycopg
 from faultline.launcher import Server
 from faultline.migrate import migrate
 from proofs.serving import Service
+from proofs.stopwatch import finish
 
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 
@@ -70,7 +70,7 @@ def main() -> int:
         tried = try_all(server.url, examples=given.examples, seed=given.seed)
     found = asdict(tried)
     print(found.pop("said"), file=sys.stderr)
-    print(json.dumps({**found, "seed": given.seed, "examples": given.examples}))
+    finish("contract", {**found, "seed": given.seed, "examples": given.examples})
     return 0 if tried.held else 1
 
 

@@ -9,7 +9,6 @@ then the exit status is 1: that page was not tried. The last line is one JSON ob
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -32,6 +31,7 @@ from faultline.migrate import migrate
 from proofs.peers import pins
 from proofs.peers.environment import ROOT, Python, Unavailable
 from proofs.peers.redis import any_server, redis
+from proofs.stopwatch import finish
 
 PAGES = ROOT / "docs" / "how-to"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -209,7 +209,7 @@ def main() -> int:
         found = {name: follow(name, settings.home / "peers", server.url) for name in GUIDES}
     for name, said in found.items():
         print(f"{name:>20}: {said}", file=sys.stderr)
-    print(json.dumps({"guides": found}))
+    finish("guides", {"guides": found})
     return int(any(said.startswith("skipped") for said in found.values()))
 
 

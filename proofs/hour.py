@@ -9,7 +9,6 @@ more than a quarter; the last line is one JSON object.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
@@ -30,6 +29,7 @@ from faultline.provenance import provenance
 from faultline.service import service
 from faultline.service.serving import beside, listen
 from proofs.race import ended_cleanly
+from proofs.stopwatch import finish
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, CDPSession
@@ -114,7 +114,7 @@ def hour(settings: Settings, console: Console, minutes: float) -> int:
     grown = growth(samples)
     held = all(ratio <= MOST for ratio in grown.values())
     found: dict[str, Any] = {"minutes": minutes, "growth": grown, "held": held}
-    print(json.dumps(found | provenance("make dashboard-hour", version)))
+    finish("dashboard-hour", found | provenance("make dashboard-hour", version))
     return 0 if held else 1
 
 

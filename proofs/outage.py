@@ -16,7 +16,6 @@ The last line on stdout is one JSON object; the exit status is 0 when all four a
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -36,6 +35,7 @@ from faultline.launcher import Server
 from faultline.migrate import migrate
 from faultline.provenance import provenance
 from proofs.serving import Answer, Caller, Service
+from proofs.stopwatch import finish
 
 SCHEMA = "faultline"
 BATCH = 20
@@ -263,7 +263,6 @@ def main(options: Mapping[str, str]) -> int:
     given = argparse.ArgumentParser(prog="python -m proofs.outage")
     given.add_argument("--rounds", type=int, default=30)
     rounds = given.parse_args().rounds
-    began = time.monotonic()
     with Server.temporary(options=options) as server:
         with psycopg.connect(server.url, autocommit=True) as conn:
             migrate(conn, SCHEMA)
@@ -274,8 +273,8 @@ def main(options: Mapping[str, str]) -> int:
         for one in found[what][:5]:
             print(f"{what}: {one}", file=sys.stderr)
         found[what] = len(found[what])
-    took = {"seconds": round(time.monotonic() - began), "held": outcome.held}
-    print(json.dumps({**found, **took, **provenance("make http-outage", version)}))
+    more = {"held": outcome.held, **provenance("make http-outage", version)}
+    finish("http-outage", {**found, **more})
     return 0 if outcome.held else 1
 
 

@@ -33,6 +33,7 @@ from faultline.errors import FaultlineError
 from faultline.migrate import migrate
 from faultline.protocol import Protocol
 from faultline.reading import Reading
+from proofs.stopwatch import finish
 from proofs.trace import SCHEMA, SETUP, Line, Trace
 
 LEASE_SECONDS = 1.0
@@ -215,7 +216,7 @@ def run(settings: Settings, runs: int, parallel: int) -> int:
         with connect(url, schema=settings.schema) as conn:
             violations = len(Reading(settings.schema).violations(conn))
         clear_up(url)
-    print(json.dumps({"races": runs, "held": held, "invariant_violations": violations}))
+    finish("race", {"races": runs, "held": held, "invariant_violations": violations})
     return 0 if held == runs and violations == 0 else 1
 
 

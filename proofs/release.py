@@ -24,6 +24,7 @@ from faultline.demo.ground import database
 from faultline.migrate import migrate
 from proofs import changelog
 from proofs.race import ended_cleanly
+from proofs.stopwatch import finish
 
 ROOT = Path(__file__).parent.parent
 RELEASED = ROOT / "src" / "faultline" / "sql" / "released.txt"
@@ -132,6 +133,7 @@ def check(settings: Settings, tag: str | None) -> int:
         print(f"not yet: {complaint}", file=sys.stderr)
     if not complaints:
         print(f"{__version__} can be tagged v{__version__}, if what follows is in order")
+    finish("release-check", {"version": __version__, "complaints": len(complaints)})
     return 1 if complaints else 0
 
 

@@ -5,7 +5,6 @@ Ends with one line of JSON; exit status 1 if anything is wrong.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from proofs.chart import judging
 from proofs.chart.helm import library
 from proofs.chart.manifests import FOLDER, VALUES
 from proofs.chart.rendering import SETS, Object, Refused, rendered, values_of
+from proofs.stopwatch import finish
 
 # What values.schema.json, or the chart, has to refuse, and the word that tells why.
 WRONG: list[tuple[Object, str]] = [
@@ -120,7 +120,8 @@ def main() -> int:
     for what in unchecked:
         print(f"  not checked: {what}", file=sys.stderr)
     said = {"sets": len(SETS) + 1, "objects": count, "versions": judging.VERSIONS}
-    print(json.dumps({**said, "refused": len(WRONG), "unchecked": unchecked, "wrong": len(wrong)}))
+    said |= {"refused": len(WRONG), "unchecked": unchecked, "wrong": len(wrong)}
+    finish("chart-check", said)
     return 1 if wrong else 0
 
 

@@ -23,6 +23,7 @@ from proofs.containers import docker, stand_ins
 from proofs.containers.engine import IMAGE, ROOT, environment, podman, prepare, run, say
 from proofs.containers.image import Wrong, answered, expect, server_version, state, until
 from proofs.serving import Caller
+from proofs.stopwatch import finish
 from tests.documents import Reader, blocks
 
 PAGE = ROOT / "docs/how-to/containers.md"
@@ -140,11 +141,8 @@ def main() -> int:
     finally:
         docker.forget()
     image = podman("image", "inspect", "--format={{.Id}}", IMAGE)[:12]
-    print(
-        json.dumps(
-            {**verdict, "image": image, **provenance("make compose-check", server_version())}
-        )
-    )
+    origin = provenance("make compose-check", server_version())
+    finish("compose-check", {**verdict, "image": image, **origin})
     return 0 if verdict["ok"] else 1
 
 

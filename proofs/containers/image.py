@@ -32,6 +32,7 @@ from proofs.containers import stand_ins
 from proofs.containers.engine import HOME, IMAGE, ROOT, build, podman, prepare, run, say
 from proofs.pictures.prometheus import free_port
 from proofs.serving import Caller
+from proofs.stopwatch import finish
 from tests.documents import blocks
 
 EXAMPLE, OWN = "localhost/faultline-example", "localhost/faultline-own"
@@ -235,7 +236,7 @@ def main() -> int:
             verdict["ok"] = True
         except Wrong as wrong:
             verdict["wrong"] = str(wrong)
-    print(json.dumps({**verdict, **provenance("make image-check", server_version())}))
+    finish("image-check", {**verdict, **provenance("make image-check", server_version())})
     return 0 if verdict["ok"] else 1
 
 

@@ -34,6 +34,7 @@ from proofs.duel.report import document, facts, last_line, table
 from proofs.duel.stage import NotShown, fight, set_up
 from proofs.peers.environment import Unavailable
 from proofs.race import ended_cleanly
+from proofs.stopwatch import finish
 
 REPORTS = Path("reports/latest")
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -114,7 +115,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     (REPORTS / "duel.json").write_text(json.dumps(report, indent=2) + "\n")
     if not arguments.json:
         Console(width=None if sys.stdout.isatty() else WIDTH).print(table(report))
-    print(json.dumps(last_line(report)))
+    finish("duel", last_line(report))
     return 0 if all(kept(row) for row in rows if row["peer"] == "Faultline") else 1
 
 

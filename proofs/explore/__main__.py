@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 
 from proofs.explore.arena import Arena, install, server
 from proofs.explore.broken import hunt_mutant, mutants
@@ -14,6 +12,7 @@ from proofs.explore.run import run
 from proofs.explore.search import replay
 from proofs.explore.small import SCENARIOS
 from proofs.explore.timeline import timeline
+from proofs.stopwatch import finish
 
 
 def main(arguments: list[str]) -> int:
@@ -55,7 +54,6 @@ def explore_all(words: list[str], quick: bool, processes: int | None) -> int:
     ]
     if not chosen:
         return nothing_called(words)
-    began = time.monotonic()
     print(
         f"{len(chosen)} scenarios; reductions: BEGIN is no turn of its own, of twins one begins",
         file=sys.stderr,
@@ -63,12 +61,12 @@ def explore_all(words: list[str], quick: bool, processes: int | None) -> int:
     with server() as running:
         tally = run(running.url, chosen, processes)
     print(
-        f"{time.monotonic() - began:.0f} s; {tally.passed_over} turns that a race inside the "
+        f"{tally.passed_over} turns that a race inside the "
         "server did not give again were passed over",
         file=sys.stderr,
     )
     counts = ("schedules", "violations", "deadlocks", "blocked_steps", "passed_over")
-    print(json.dumps({name: getattr(tally, name) for name in counts}))
+    finish("explore", {name: getattr(tally, name) for name in counts})
     return 0 if tally.holds and tally.schedules else 1
 
 
@@ -92,7 +90,7 @@ def find_mutants(words: list[str]) -> int:
             print(f"  {guard.name:<60} {told.split(' ')[0]}", file=sys.stderr, flush=True)
             if caught and words:
                 print(told + "\n", file=sys.stderr, flush=True)
-    print(json.dumps({"mutants": tried, "found_by_explorer": found}))
+    finish("explore mutants", {"mutants": tried, "found_by_explorer": found})
     return 0
 
 

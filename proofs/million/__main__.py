@@ -9,9 +9,7 @@ one JSON object, and the exit status is 0 when every single answer was right and
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 
 import psycopg
 
@@ -21,6 +19,7 @@ from faultline.provenance import provenance
 from proofs.million.asking import Timed, ask, questions
 from proofs.million.filling import fill
 from proofs.serving import Service
+from proofs.stopwatch import finish
 
 LIMIT_MS = 300.0
 SCHEMA = "faultline"
@@ -51,7 +50,6 @@ def main() -> int:
     options.add_argument("--times", type=int, default=5, help="each question is asked")
     given = options.parse_args()
     print(f"filling the tables with {given.jobs:,} jobs …", file=sys.stderr)
-    began = time.monotonic()
     with Server.temporary(options={"shared_buffers": "128MB"}) as server:
         with psycopg.connect(server.url, autocommit=True) as conn:
             migrate(conn, SCHEMA)
@@ -78,10 +76,9 @@ def main() -> int:
         "wrong": wrong,
         "forgotten": sorted(forgotten),
         "held": held,
-        "seconds": round(time.monotonic() - began),
         **provenance("make million", version),
     }
-    print(json.dumps(summary))
+    finish("million", summary)
     return 0 if held else 1
 
 

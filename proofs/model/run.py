@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import re
 import shutil
 import subprocess
@@ -25,6 +24,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from proofs.stopwatch import finish
 
 HERE = Path(__file__).parent
 MODULE = HERE / "Lease.tla"
@@ -321,7 +322,7 @@ def main() -> None:
         amiss.append(f"only {states} distinct states, not {MIN_STATES}")
     for line in amiss:
         print(line, file=sys.stderr)
-    print(json.dumps(result))
+    finish("model", result)
     sys.exit(1 if amiss else 0)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from proofs.package.building import Built, build, wheel_of_sdist
 from proofs.package.contents import in_sdist, in_wheel
 from proofs.package.empty import Environment
+from proofs.stopwatch import finish
 
 
 def main() -> int:
@@ -36,7 +37,7 @@ def main() -> int:
         }
     for complaint in complaints:
         print(complaint, file=sys.stderr)
-    print(json.dumps(figures))
+    finish("package-check", figures)
     return 0 if not complaints and figures["demo"] else 1
 
 

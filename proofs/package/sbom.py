@@ -21,6 +21,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from faultline import __version__
 from proofs.package.building import ROOT, build
 from proofs.package.empty import Environment
+from proofs.stopwatch import finish
 
 OUT = Path("dist/sbom.cdx.json")
 VENDORED = ROOT / "src" / "faultline" / "service" / "dashboard" / "vendored.toml"
@@ -42,7 +43,7 @@ def main() -> int:
     OUT.write_text(json.dumps(bill, indent=2) + "\n")
     unlicensed = [part["name"] for part in bill["components"] if not part.get("licenses")]
     figures = {"components": len(bill["components"]), "without_licence": unlicensed}
-    print(json.dumps({"sbom": str(OUT), **figures}))
+    finish("sbom", {"sbom": str(OUT), **figures})
     return 1 if unlicensed else 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from faultline.config import DEFAULT_SCHEMA, Settings
 from faultline.launcher import Server
 from faultline.provenance import provenance
 from proofs.race import ended_cleanly
+from proofs.stopwatch import finish
 from proofs.upgrade.play import Play
 from proofs.upgrade.previous import current, previous, why_not
 
@@ -35,7 +35,7 @@ def check(settings: Settings) -> int:
     for sentence in outcome.wrong:
         print(f"not so: {sentence}", file=sys.stderr)
     origin = provenance("make upgrade-check", 0) | {"postgresql": version}
-    print(json.dumps({**asdict(outcome), "from": old.name, **origin}))
+    finish("upgrade-check", {**asdict(outcome), "from": old.name, **origin})
     return 1 if outcome.wrong else 0
 
 
