@@ -42,10 +42,12 @@ demo: .venv/.demo ## watch a stalled worker come back and be refused (seconds); 
 	@.venv/bin/faultline demo $(if $(SERVE),--serve)
 
 .PHONY: test
-test: .venv/.report .venv/.browser .venv/.docs .venv/.release ## the whole suite, in parallel, on an embedded PostgreSQL; then the quick schedules and drills
-	@$(PY) -m pytest -q -n $(JOBS) --dist worksteal
-	@$(MAKE) --no-print-directory explore-quick
-	@$(MAKE) --no-print-directory drills-quick
+test: .venv/.report .venv/.browser .venv/.docs .venv/.release ## the whole suite, in parallel, on an embedded PostgreSQL; then the quick schedules and drills; T=tests/test_x.py: only that
+	@TIMEFORMAT='tests took %0R s'; time $(PY) -m pytest -q -n $(JOBS) --dist worksteal --durations=20 $(T)
+ifeq ($(strip $(T)),)
+	@TIMEFORMAT='schedules took %0R s'; time $(MAKE) --no-print-directory explore-quick
+	@TIMEFORMAT='drills took %0R s'; time $(MAKE) --no-print-directory drills-quick
+endif
 
 .PHONY: check
 check: .venv/.report .venv/.browser .venv/.docs .venv/.release ## format, lint, types, tidy
@@ -130,8 +132,8 @@ dashboard-hour: .venv/.browser ## the dashboard left open for MINUTES (default 1
 	@$(PY) -m proofs.hour --minutes $(MINUTES)
 
 .PHONY: mutants
-mutants: .venv/.ready ## remove each guard in turn; the proofs named for it must fail every time (minutes)
-	@$(PY) -m proofs.mutants
+mutants: .venv/.ready ## remove each guard in turn; the proofs named for it must fail every time (up to 40 minutes, can be interrupted); SINCE=COMMIT, FRESH=1
+	@$(PY) -m proofs.mutants $(if $(SINCE),--since "$(SINCE)") $(if $(FRESH),--fresh)
 
 .PHONY: explore
 explore: .venv/.ready ## every order of the steps of a few sessions, on a real server (a quarter of an hour)
