@@ -26,19 +26,24 @@ class Guard:
     no_schedule: str = ""  # why no order of steps shows that it is missing
     drill: str = ""  # a scenario of the drills
     model: str = ""  # the broken variant of the model that leaves out the same
+    raises: str = ""  # the error in the mutated code that the guard is there to prevent
 
 
 def guards() -> list[Guard]:
     """All of them, in the order of the file."""
-    listed = tomllib.loads((ROOT / "proofs" / "guards.toml").read_text("utf-8"))
-    return [Guard(**entry) for entry in listed["guard"]]
+    return parsed((ROOT / "proofs" / "guards.toml").read_text("utf-8"))
+
+
+def parsed(listed: str) -> list[Guard]:
+    """The guards of this text."""
+    return [Guard(**entry) for entry in tomllib.loads(listed)["guard"]]
 
 
 @contextmanager
-def package_without(guard: Guard) -> Iterator[Path]:
-    """A copy of src/ with the guard taken out of it, for PYTHONPATH."""
+def package_without(guard: Guard, whole: Path = ROOT / "src") -> Iterator[Path]:
+    """A copy of src/, or of this copy of it, with the guard taken out of it, for PYTHONPATH."""
     with tempfile.TemporaryDirectory(prefix="faultline-mutant-") as folder:
-        shutil.copytree(ROOT / "src", folder, dirs_exist_ok=True)
+        shutil.copytree(whole, folder, dirs_exist_ok=True)
         source = Path(folder) / "faultline" / guard.file
         text = source.read_text("utf-8")
         assert text.count(guard.text) == 1, f"{guard.name}: not exactly once in {guard.file}"

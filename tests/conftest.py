@@ -3,7 +3,8 @@ default a 15) where there is one.
 
 The run's first process starts them; xdist's workers are told their addresses. Each test gets a
 database of its own, copied from a migrated template, and a `Stage` to play on.
-FAULTLINE_TEST_SERVERS (JSON, name → URL) uses servers that are running already.
+FAULTLINE_TEST_SERVERS (JSON, name → URL) uses servers that are running already, and
+FAULTLINE_TEST_TEMPLATE a migrated database that they have already.
 
 All that is written is in memory where there is room: a database is copied ten times faster there.
 """
@@ -50,6 +51,7 @@ _scratch = pytest.StashKey[Path]()
 _servers = pytest.StashKey[list[Server]]()
 _urls = pytest.StashKey[dict[str, str]]()
 _template = pytest.StashKey[str]()
+_guest_of = pytest.StashKey[list[str]]()  # servers of others, on which this run made its template
 
 
 def debian_binaries() -> Path | None:
@@ -77,6 +79,11 @@ def pytest_configure(config: pytest.Config) -> None:
         servers = _start_servers()
         config.stash[_servers] = list(servers.values())
         config.stash[_urls] = {name: server.url for name, server in servers.items()}
+    if given := os.environ.get("FAULTLINE_TEST_TEMPLATE"):
+        config.stash[_template] = given
+        return
+    if _servers not in config.stash:
+        config.stash[_guest_of] = list(config.stash[_urls].values())
     for url in config.stash[_urls].values():
         with psycopg.connect(url, autocommit=True) as conn:
             conn.execute(f"create database {config.stash[_template]}")
@@ -92,7 +99,10 @@ def pytest_configure_node(node: object) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop what was started here."""
+    """Stop what was started here; other servers are left as they were."""
+    for url in config.stash.get(_guest_of, []):
+        with suppress(psycopg.Error), psycopg.connect(url, autocommit=True) as conn:
+            conn.execute(f"drop database {config.stash[_template]}")
     for server in config.stash.get(_servers, []):
         server.stop()
     if (scratch := config.stash.get(_scratch, None)) is not None:
