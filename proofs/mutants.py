@@ -61,9 +61,9 @@ OPTIONS = {
 }
 FAILED = 1  # pytest's exit code for "tests ran, and some failed"; any other is no verdict
 PARALLEL = 4  # on two cores: a mutant mostly waits for what it makes impossible
-PATIENCE_SECONDS = 10  # of a test, for what happens at once where nothing is missing
+PATIENCE_SECONDS = 20  # of a test, for what happens at once where nothing is missing
 DRILL_PATIENCE = ("PATIENCE_SECONDS = 120.0", "PATIENCE_SECONDS = 30.0")  # of a drill, likewise
-DRILLS = 3  # how often a drill is tried: real processes do not meet in the same way every time
+TRIES = 3  # of a test or a drill: real processes do not meet in the same way every time
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30  # bytes
 SURVIVED = "SURVIVED"
@@ -91,15 +91,15 @@ def by_unit(guard: Guard, bench: Bench) -> str:
         return "no verdict: its tests fail, or are skipped, with the guard in place"
     with package_without(guard, bench.package) as package:
         template = "" if installs_otherwise(guard) else bench.tests
-        done, phases = run_tests(package, bench.server, tests, template=template)
-        if done.returncode not in (0, FAILED):
-            said = (done.stdout + done.stderr).strip()
-            return f"no verdict ({done.returncode}): {said[-600:]}"
-        failed = next((ran for ran in phases if ran.outcome == "failed"), None)
-        if failed is None:
-            return SURVIVED
-        why = broken(failed, package / "faultline" / guard.file, guard.raises)
-        return f"no verdict: {why}" if why else CAUGHT
+        for _try in range(TRIES):
+            done, phases = run_tests(package, bench.server, tests, template=template)
+            if done.returncode not in (0, FAILED):
+                said = (done.stdout + done.stderr).strip()
+                return f"no verdict ({done.returncode}): {said[-600:]}"
+            if failed := next((ran for ran in phases if ran.outcome == "failed"), None):
+                why = broken(failed, package / "faultline" / guard.file, guard.raises)
+                return f"no verdict: {why}" if why else CAUGHT
+    return SURVIVED
 
 
 def installs_otherwise(guard: Guard) -> bool:
@@ -134,7 +134,7 @@ def by_drills(guard: Guard, bench: Bench) -> str:
         text = arena.read_text("utf-8")
         assert text.count(DRILL_PATIENCE[0]) == 1
         arena.write_text(text.replace(*DRILL_PATIENCE), "utf-8")
-        for _try in range(DRILLS):
+        for _try in range(TRIES):
             done = run(package, ["-m", "faultline", "drill", "replay", guard.drill, "--json"])
             try:
                 said = json.loads(done.stdout)["violations"]
