@@ -79,7 +79,8 @@ class Stage:
         """The URL of a user of its own that is in these roles, and nothing else."""
         name = f"user_{uuid.uuid4().hex}"
         groups = ", ".join(f"{self.schema}_{role}" for role in roles)
-        self.conn.execute(f"create role {name} login password 'secret' in role {groups}")
+        member = f"in role {groups}" if groups else ""
+        self.conn.execute(f"create role {name} login password 'secret' {member}")
         parts = urlsplit(self.url)
         address = parts.netloc.rpartition("@")[2]
         yield urlunsplit(parts._replace(netloc=f"{name}:secret@{address}"))

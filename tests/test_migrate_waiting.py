@@ -9,7 +9,7 @@ import pytest
 
 from faultline.errors import MigrationRefused
 from faultline.migrate import migrate
-from faultline.script import migrations
+from faultline.script import migrations, script
 from tests.stage import Stage, until
 
 LAST = [migration.name for migration in migrations() if migration.version > 5]
@@ -53,3 +53,22 @@ def test_a_migrate_that_cannot_have_its_locks_says_who_may_be_in_the_way(stage: 
             migrate(conn, "faultline", tries=1)
         backup.rollback()
         assert migrate(conn, "faultline", tries=1) == LAST
+
+
+@pytest.mark.both_servers
+@pytest.mark.parametrize("how", ["migrate", "script"])
+def test_the_lock_of_migrates_is_not_waited_for_without_end(stage: Stage, how: str) -> None:
+    """Any login of the database can take it; the error names the session that holds it."""
+    with stage.login() as url, psycopg.connect(url, application_name="a stranger") as stranger:
+        user, pid = stranger.info.user, stranger.info.backend_pid
+        stranger.execute("select pg_advisory_lock(hashtextextended('faultline.migrate', 0))")
+        with psycopg.connect(stage.url, autocommit=True) as conn:
+            conn.execute("set statement_timeout = '60s'")
+            named = f"process {pid} of user {user}, application 'a stranger', since 2"
+            if how == "migrate":
+                with pytest.raises(MigrationRefused, match=named):
+                    migrate(conn, "faultline", tries=1)
+            else:
+                conn.execute("begin")
+                with pytest.raises(psycopg.errors.LockNotAvailable, match=named):
+                    conn.execute(script("faultline")[0])

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg import Connection
 
 from faultline.errors import LockedOut, WrongIsolation
 from faultline.events import Event
 from faultline.worker.pace import Pace
 from faultline.worker.reconciler import Reconciler
-from tests.stage import Stage, until
+from tests.conftest import debian_binaries
+from tests.stage import BLOCKED, DEADLINE_SECONDS, Stage, until
 
 pytestmark = pytest.mark.both_servers
 
@@ -181,19 +186,69 @@ def test_compaction_gives_up_rather_than_make_the_queue_wait(stage: Stage, how: 
     assert rows_of_ready(stage) == before
 
 
-def test_a_dump_of_this_database_never_sees_ready_while_it_is_compacted(stage: Stage) -> None:
+def begin_dump(stage: Stage, name: str = "nightly copy") -> Connection[Any]:
+    """What a dump does before it locks the tables: its snapshot, and a look at the catalog."""
+    dump = stage.connect(isolation="repeatable read")
+    dump.execute("select set_config('application_name', %s, false)", (name,))
+    dump.execute("select count(*) from pg_class")
+    return dump
+
+
+@pytest.mark.parametrize("name", ["pg_dump", "nightly copy"])
+def test_compaction_stays_away_from_a_dump_whatever_its_name(stage: Stage, name: str) -> None:
     before = fill_ready(stage)
     operator = stage.connect(role="operator")
-    with psycopg.connect(stage.url, application_name="pg_dump"):
-        assert stage.verbs.compact().run(operator) is False
-    assert rows_of_ready(stage) == before
+    dump = begin_dump(stage, name)
+    assert stage.verbs.compact().run(operator) is False
+    dump.execute("lock table faultline.ready in access share mode")
+    assert dump.execute("select count(*) from faultline.ready").fetchone() == (len(before),)
+    dump.commit()
     until(lambda: stage.verbs.compact().run(operator), "compaction goes on after the dump")
+
+
+def test_pg_dump_under_another_name_is_recognised_before_it_locks_ready(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """It locks the tables in the order in which they were made; it waits for the first."""
+    binaries = debian_binaries()
+    if binaries is None or stage.conn.info.server_version // 10_000 != 15:
+        pytest.skip("needs the pg_dump of PostgreSQL 15")
+    before = fill_ready(stage)
+    holder = stage.connect(isolation="read committed")
+    holder.execute("lock table faultline.migration in access exclusive mode")
+    environment = {**os.environ, "PGAPPNAME": "nightly"}
+    command = [binaries / "pg_dump", "--file", tmp_path / "dump.sql", stage.url]
+    with subprocess.Popen(command, env=environment) as dump:
+        try:
+            until(lambda: stage.value(f"select count(*) from {BLOCKED}"), "pg_dump waits")
+            assert stage.verbs.compact().run(stage.conn) is False
+        finally:
+            holder.rollback()
+        assert dump.wait(DEADLINE_SECONDS) == 0
+    pointers = (tmp_path / "dump.sql").read_text().partition("COPY faultline.ready ")[2]
+    assert len(pointers.partition("\n\\.")[0].splitlines()) == 1 + len(before)
+
+
+def test_a_stranger_with_the_name_of_a_dump_does_not_stop_compaction(stage: Stage) -> None:
+    with stage.login() as url, psycopg.connect(url, application_name="pg_dump") as stranger:
+        stranger.execute("set transaction isolation level repeatable read")
+        stranger.execute("select count(*) from pg_class")
+        assert stage.verbs.compact().run(stage.conn) is True
+        stranger.rollback()
+
+
+def test_a_snapshot_that_is_merely_kept_open_does_not_stop_compaction(stage: Stage) -> None:
+    report = stage.connect(isolation="repeatable read")
+    report.execute("select count(*) from faultline.job")
+    assert stage.verbs.compact().run(stage.conn) is True
 
 
 def test_a_dump_of_another_database_does_not_stop_compaction_here(
     stage: Stage, server_url: str
 ) -> None:
-    with psycopg.connect(server_url, application_name="pg_dump"):
+    with psycopg.connect(server_url, application_name="pg_dump") as dump:
+        dump.execute("set transaction isolation level repeatable read")
+        dump.execute("select count(*) from pg_class")
         assert stage.verbs.compact().run(stage.conn) is True
 
 

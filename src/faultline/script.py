@@ -82,9 +82,7 @@ def script(schema: str, *, roles: bool = True, owner: str | None = None) -> list
     """The whole migration as SQL texts, in order; safe to run on an empty or an older database."""
     schema_name(schema)
     owner = owner or (f"{schema}_owner" if roles else None)
-    # Below a second, after which the server looks for deadlocks: whoever is in the way goes on, and
-    # who waits behind us does not wait for long.
-    steps = [lock(schema), "set local lock_timeout = '500ms';"]
+    steps = [lock(schema, wait="10s"), LOCK_TIMEOUT]
     if roles:
         names = [f"{schema}_{role}" for role in ROLES]
         steps.append(_roles_step([*names, owner] if owner == f"{schema}_owner" else names))
@@ -98,19 +96,23 @@ def script(schema: str, *, roles: bool = True, owner: str | None = None) -> list
     steps += [_migration_step(schema, migration) for migration in migrations()]
     steps.append(_replaceable(schema))
     steps.append(_render(_FIRST_EPOCH, schema))
-    steps.append(f"select {schema}.create_partitions();")
     steps.append(f"revoke all on all functions in schema {schema} from public;")
     if roles:
         steps.append(_render(_text("roles.sql"), schema))
+    steps.append(f"select {schema}.create_partitions();")  # late: it bounds what follows
     steps.append(f"comment on schema {schema} is '{fingerprint(schema)}';")
     if owner:
         steps.append("reset role;")
     return steps
 
 
-def lock(schema: str) -> str:
-    """What keeps two migrates of one installation apart, until the end of the transaction."""
-    return _render(_LOCK, schema_name(schema))
+def lock(schema: str, *, wait: str = "500ms") -> str:
+    """What keeps two migrates of one installation apart, until the end of the transaction.
+
+    Any login of the database can take this lock, so the wait for it is bounded, and the error
+    (55P03) names the session that holds it.
+    """
+    return _render(_LOCK, schema_name(schema)).replace("{wait}", wait)
 
 
 def _files(folder: str) -> list[tuple[str, str]]:
@@ -187,7 +189,34 @@ def _owner_step(schema: str, owner: str) -> str:
     return step.replace("{owner_name}", literal).replace("{owner}", identifier)
 
 
-_LOCK = "select pg_advisory_xact_lock(hashtextextended('{schema}.migrate', 0));"
+# Below a second, after which the server looks for deadlocks: the session in the way goes on, and
+# those that wait behind a migrate do not wait for long.
+LOCK_TIMEOUT: Final = "set local lock_timeout = '500ms';"
+
+_LOCK = """set local lock_timeout = '{wait}';
+do $lock$
+declare
+    v_key bigint := hashtextextended('{schema}.migrate', 0);
+    v_holder text;
+begin
+    perform pg_advisory_xact_lock(v_key);
+exception when lock_not_available then
+    select format('process %s of user %s, application %L, since %s', a.pid, a.usename,
+                  a.application_name,
+                  coalesce(coalesce(a.xact_start, a.backend_start)::text, 'an unknown time'))
+      into v_holder
+      from pg_locks l join pg_stat_activity a on a.pid = l.pid
+     where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+       and (l.classid::bigint << 32 | l.objid::bigint) = v_key
+       and l.database = (select oid from pg_database where datname = current_database())
+     limit 1;
+    raise exception using
+        errcode = '55P03',
+        message = format('the lock of migrates of {schema} is held by %s',
+                         coalesce(v_holder, 'a session that has just let go of it')),
+        hint = 'Another migrate goes on, or a session keeps the lock: end it with '
+               'pg_terminate_backend, then migrate again.';
+end $lock$;"""
 
 _NOT_A_SUPERUSER = """do $owner$
 begin

@@ -1,11 +1,11 @@
 -- Ids are UUIDv7: sortable and partitionable by the time in their first 48 bits. Clients make their
 -- own, so that a retried enqueue is harmless; new_id is for those that have none.
 
--- id_at: the lowest id of this millisecond.
+-- id_at: the lowest id of this millisecond; before 1970, when ids begin, the lowest of all.
 create or replace function {schema}.id_at(moment timestamptz) returns uuid
 language sql immutable parallel safe strict
-return encode(substring(int8send(floor(extract(epoch from moment) * 1000)::bigint) from 3)
-              || '\x00000000000000000000'::bytea, 'hex')::uuid;
+return encode(substring(int8send(greatest(0, floor(extract(epoch from moment) * 1000))::bigint)
+                        from 3) || '\x00000000000000000000'::bytea, 'hex')::uuid;
 
 -- id_time: the millisecond in which the id was made, by its maker's clock.
 create or replace function {schema}.id_time(id uuid) returns timestamptz

@@ -101,6 +101,8 @@ end $$;
 
 -- epoch_bump: for a restore that leaves no trace (a disk snapshot). Sixteen at once, so that a bump
 -- which is itself lost in a failover is not repeated by the timeline's step of one.
+--
+-- Locks    the epoch row, then as see_epoch. Held for 5 s at most after its end.
 create or replace function {schema}.epoch_bump() returns integer
 language plpgsql
 {definer}
@@ -111,6 +113,7 @@ begin
     perform see_epoch();
     update epoch set epoch = epoch + 16, seen_at = clock_timestamp() returning epoch into v_epoch;
     perform restart_leases();
+    perform bound_brief_hold();
     return v_epoch;
 end $$;
 

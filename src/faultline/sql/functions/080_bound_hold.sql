@@ -40,13 +40,34 @@ begin
     perform set_config('faultline.bounded_until', v_until::text, true);
 end $$;
 
--- bound_open_hold: the same for verbs that are usually a transaction of their own, in which there
--- is nothing to bound: only inside one that was open before this statement.
+-- bound_open_hold: the same for verbs that may have taken nothing: then `until` is NULL, and the
+-- transaction is not bounded. It does not ask whether the transaction is the call's own, which no
+-- function can know: BEGIN and the verb may come in one message, or in a DO block.
 create or replace function {schema}.bound_open_hold(until timestamptz) returns void
 language plpgsql
 as $$
 begin
-    if statement_timestamp() <> transaction_timestamp() and bound_open_hold.until is not null then
+    if bound_open_hold.until is not null then
         perform bound_hold(bound_open_hold.until);
+    end if;
+end $$;
+
+-- bound_brief_hold: the same for verbs that are to be a transaction of their own, and that lock
+-- what many wait for: 5 s from now, whatever they changed. Call it at the end, so that the verb's
+-- own work is not cut short, however long it takes.
+--
+-- Before PostgreSQL 17 only a session that idles is cut off. So there a later statement of the
+-- transaction may run for 5 s as well; a session that sends one brief statement after the other, or
+-- catches each error in a savepoint, is not cut off.
+create or replace function {schema}.bound_brief_hold() returns void
+language plpgsql
+as $$
+declare
+    v_ms double precision := extract(epoch from current_setting('statement_timeout')::interval)
+                             * 1000;
+begin
+    perform bound_hold(clock_timestamp() + interval '5 s');
+    if current_setting('transaction_timeout', true) is null and (v_ms = 0 or v_ms > 5000) then
+        perform set_config('statement_timeout', '5000', true);
     end if;
 end $$;

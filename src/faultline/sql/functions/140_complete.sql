@@ -40,9 +40,7 @@ begin
         returning l, u.n)
     select array_agg(l), array_agg(n) into v_taken, v_places from taken;
     v_now := clock_timestamp();  -- it ends now, if it had to wait for a step of its own
-    if statement_timestamp() <> transaction_timestamp() then  -- spares the hot path the min
-        perform bound_open_hold((select min(l.expires_at) from unnest(v_taken) l));
-    end if;
+    perform bound_open_hold((select min(l.expires_at) from unnest(v_taken) l));
 
     with ended as (
         insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, worker,

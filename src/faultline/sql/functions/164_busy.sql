@@ -1,7 +1,7 @@
 -- busy: which of these attempts' leases an open transaction holds just now, so that ending them
 -- would have to wait. Answers with the jobs. What a worker asks after a settling verb gave up.
 --
--- Locks    the others, for the moment that it takes; with SKIP LOCKED.
+-- Locks    the others, for the moment that it takes; with SKIP LOCKED. Held for 5 s at most.
 -- Raises   LF003 when there is a job without its token, 55P03 when the whole table is locked.
 create or replace function {schema}.busy(job_ids uuid[], tokens bigint[]) returns setof uuid
 language plpgsql
@@ -20,6 +20,7 @@ begin
               join lease l on l.job_id = u.job_id and l.job_id >= u.job_id
              where l.fencing_token = u.token
                for update of l skip locked) free;
+    perform bound_brief_hold();
     return query
     select l.job_id
       from unnest(busy.job_ids, busy.tokens) u(job_id, token)

@@ -1,7 +1,7 @@
 -- promote: move up to max_jobs jobs that have become due from scheduled to the ends of their lanes,
 -- and park what has run out of tokens. Answers with how many were moved.
 --
--- Locks    scheduled rows with SKIP LOCKED; safe to run many at once. (I7)
+-- Locks    scheduled rows with SKIP LOCKED; safe to run many at once. Held for 5 s at most. (I7)
 -- Raises   LF003 max_jobs negative.
 create or replace function {schema}.promote(max_jobs integer default 1000) returns integer
 language plpgsql
@@ -12,20 +12,22 @@ declare
     v_now timestamptz := clock_timestamp();
     v_due uuid[];
     v_taken scheduled[];
+    v_moved integer := 0;
 begin
     perform check_max_jobs(promote.max_jobs);
     perform park_exhausted();
     v_due := array(select s.job_id from scheduled s where s.run_at <= v_now
                     order by s.run_at limit promote.max_jobs
                       for update skip locked);
-    if v_due = '{}' then
-        return 0;
+    if v_due <> '{}' then
+        -- They are ours, so nothing but the key is asked: with run_at, PostgreSQL 15 may walk over
+        -- all that is due and search the array for each (770 ms instead of 9, with 200,000 due).
+        with taken as (delete from scheduled where job_id = any (v_due) returning *)
+        select array_agg(taken::scheduled order by run_at) into v_taken from taken;
+        v_moved := cardinality(queue_up(v_taken, v_now));
     end if;
-    -- They are ours, so nothing but the key is asked: with run_at, PostgreSQL 15 may walk over all
-    -- that is due and search the array for each (770 ms instead of 9, with 200,000 due).
-    with taken as (delete from scheduled where job_id = any (v_due) returning *)
-    select array_agg(taken::scheduled order by run_at) into v_taken from taken;
-    return cardinality(queue_up(v_taken, v_now));
+    perform bound_brief_hold();
+    return v_moved;
 end $$;
 
 -- queue_up: these pointers, just deleted from scheduled, go to the ends of their lanes, in this

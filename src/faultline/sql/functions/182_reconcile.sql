@@ -7,7 +7,7 @@
 -- expiries_are_worth_a_look.
 --
 -- Locks    as reclaim, then as promote, then what is forgotten, all with SKIP LOCKED: it never
---          waits.
+--          waits. Held for 5 s at most, as by promote: call it in a transaction of its own.
 -- Raises   LF003 max_jobs negative, LF005 not READ COMMITTED.
 create or replace function {schema}.reconcile(
     max_jobs integer default 1000,
@@ -37,7 +37,7 @@ begin
             v_expiry := (select min(l.expires_at) from lease l);  -- else there are more
         end if;
     end if;
-    promoted := promote(reconcile.max_jobs);
+    promoted := promote(reconcile.max_jobs);  -- which bounds the hold of this transaction
     perform forget();
     v_run_at := (select min(s.run_at) from scheduled s);
     v_now := clock_timestamp();

@@ -5,7 +5,8 @@
 --
 -- Answers  for each known job: cancelled, requested, or finished (it had ended already).
 -- Locks    pointer rows in job_id order, but no lease: a worker must not wait for who asks it to
---          stop. A job on the move between two places is looked for again.
+--          stop. A job on the move between two places is looked for again. Held for 5 s at most:
+--          in a transaction of yours, call it last and commit.
 -- Raises   40001 when a job is in no place that this snapshot shows, and has not ended: a retry.
 create or replace function {schema}.cancel(job_ids uuid[], reason text default null)
 returns table (job_id uuid, verdict text)
@@ -42,6 +43,7 @@ begin
             message = 'a job is on the move, or this snapshot is too old to see it: try again';
     end if;
     return query select j, 'finished' from unnest(v_left) j;
+    perform bound_brief_hold();
 end $$;
 
 -- cancel_waiting: take the pointers of these jobs out of ready, scheduled and quarantine, and

@@ -1,6 +1,7 @@
 -- beat: the worker is alive; who it is, what it serves, and what its clock says. The clock is only
 -- reported: it decides nothing.
 --
+-- Locks    the worker's row, for 5 s at most.
 -- Raises   LF003 without a name.
 create or replace function {schema}.beat(
     worker text, queues text[], details jsonb default '{}', clock timestamptz default null
@@ -19,6 +20,7 @@ begin
         on conflict (worker) do update
        set queues = excluded.queues, details = excluded.details, seen_at = excluded.seen_at,
            clock_difference_seconds = excluded.clock_difference_seconds;
+    perform bound_brief_hold();
     if not exists (select from server_life) then
         insert into server_life default values on conflict do nothing;
     end if;

@@ -9,7 +9,8 @@
 -- again. Every 500,000 rows, while they are in memory: by default it is each fifth of a month.
 --
 -- Locks    SHARE UPDATE EXCLUSIVE on job and attempt (made apart, then attached), which neither
---          readers nor writers feel, only another that makes partitions; it waits 5 s.
+--          readers nor writers feel, only another that makes partitions; it waits 5 s. Held for
+--          5 s at most after its end.
 -- Raises   LF003 unless it is 1 to 60 months: a worker may call this, and plans lock every month.
 create or replace function {schema}.create_partitions(months_ahead integer default 3)
 returns integer
@@ -52,6 +53,7 @@ begin
             v_made := v_made + 1;
         end loop;
     end loop;
+    perform bound_brief_hold();
     return v_made;
 end $$;
 

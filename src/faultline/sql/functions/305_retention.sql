@@ -5,7 +5,8 @@
 -- and idempotency keys of that age go too. Answers with the months dropped or thinned out. (I7)
 --
 -- Locks    see drop_months. Gives up after 100 ms (55P03) rather than make the queue wait: run it
---          again later.
+--          again later. Held for 5 s at most after its end: call it in a transaction of its own.
+-- Raises   LF003 unless it is 2 days to 1000 years, LF005 not READ COMMITTED.
 create or replace function {schema}.drop_partitions(older_than interval)
 returns setof text
 language plpgsql
@@ -13,10 +14,20 @@ language plpgsql
 set lock_timeout = '100ms'
 as $$
 declare
-    v_horizon timestamptz := clock_timestamp() - drop_partitions.older_than;
+    v_now timestamptz := clock_timestamp();
+    v_horizon timestamptz;
 begin
     perform insist_on_read_committed('drop_partitions');
-    if older_than < interval '2 days' then
+    -- Each part by itself, so that the subtraction cannot overflow. An infinite interval has
+    -- infinite years.
+    if (abs(extract(year from older_than)) <= 1000 and abs(extract(day from older_than)) <= 400000
+        and abs(extract(hour from older_than)) <= 9000000) is not true then
+        perform invalid(format('older_than is %s: it must be an interval from 2 days to 1000 years',
+                               coalesce(quote_literal(older_than), 'NULL')));
+    end if;
+    -- As moments: to compare intervals counts each month as 30 days.
+    v_horizon := v_now - older_than;
+    if v_horizon > v_now - interval '2 days' then
         perform invalid('older_than must be at least 2 days: younger ids are still handed out');
     end if;
     while forget_before(v_horizon, 10000) loop
@@ -24,6 +35,7 @@ begin
     return query select * from drop_months(v_horizon, 1000);
     while forget_before(v_horizon, 10000) loop
     end loop;
+    perform bound_brief_hold();
 end $$;
 
 -- apply_retention: a step of what the setting retention_days asks for: some of the rows that go one
@@ -47,6 +59,7 @@ begin
         months := array(select drop_months(v_horizon, 1));
         more := months <> '{}';
     end if;
+    perform bound_brief_hold();
 end $$;
 
 -- set_retention: for how many days what has ended is kept; NULL: for ever.

@@ -5,7 +5,8 @@
 -- Ensures  the epoch is raised first if anything is rescued: the lost pointer may have been a lease
 --          whose token was never recorded. (I4, I7)
 -- Locks    ready, SHARE ROW EXCLUSIVE: claims and enqueues wait, so that no pointer is on the move.
---          Gives up after 5 s (55P03) behind a transaction that stays open.
+--          Gives up after 5 s (55P03) behind a transaction that stays open. Held for 5 s at most
+--          after its end: call it in a transaction of its own.
 create or replace function {schema}.rescue() returns bigint
 language plpgsql
 {definer}
@@ -31,5 +32,6 @@ begin
     if v_rescued > 0 then
         perform epoch_bump();
     end if;
+    perform bound_brief_hold();
     return v_rescued;
 end $$;

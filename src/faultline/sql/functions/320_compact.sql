@@ -4,9 +4,9 @@
 -- did.
 --
 -- A snapshot older than this sees ready empty, so it stays away while this database is dumped; see
--- rescue.
+-- is_being_dumped, and rescue for a dump that begins in the same moment.
 -- Locks    ACCESS EXCLUSIVE on ready; gives up after 100 ms (55P03) rather than make the queue
---          wait.
+--          wait. Held for 5 s at most after its end: call it in a transaction of its own.
 create or replace function {schema}.compact() returns boolean
 language plpgsql
 {definer}
@@ -14,20 +14,40 @@ set lock_timeout = '100ms'
 as $$
 declare
     v_live ready[];
+    v_few boolean;
 begin
     perform insist_on_read_committed('compact');
-    if exists (select from pg_stat_activity
-                where application_name = 'pg_dump' and datname = current_database()) then
+    if is_being_dumped() then
         return false;
     end if;
-    if (select count(*) from (select from ready limit 10001) few) > 10000 then
-        return false;  -- so many would be copied with everybody waiting
+    -- More would be copied with everybody waiting.
+    v_few := (select count(*) from (select from ready limit 10001) few) <= 10000;
+    if v_few then
+        lock table ready in access exclusive mode;
+        v_live := array(select r from ready r order by r.lane, r.seq);
+        truncate ready;
+        insert into ready select (unnest(v_live)).*;
     end if;
-    lock table ready in access exclusive mode;
-    v_live := array(select r from ready r order by r.lane, r.seq);
-    truncate ready;
-    insert into ready select (unnest(v_live)).*;
-    return true;
+    perform bound_brief_hold();
+    return v_few;
+end $$;
+
+-- is_being_dumped: whether a session of this database that may read ready has a snapshot that it
+-- keeps, and has read the catalog in the same transaction, as every dump does first, whatever name
+-- it goes by. Once it has locked ready, compact gives up by itself; this is about the moments
+-- before that. A snapshot that is merely kept open does not count: it is what compaction is for.
+-- Nor does any session that may not read ready, whatever it calls itself.
+create or replace function {schema}.is_being_dumped() returns boolean
+language plpgsql
+as $$
+begin
+    return exists (
+        select from pg_locks l join pg_stat_activity a on a.pid = l.pid
+         where l.locktype = 'relation' and l.mode = 'AccessShareLock' and l.granted
+           and l.relation < 16384  -- the server's own
+           and a.backend_xmin is not null and a.datname = current_database()
+           and a.pid <> pg_backend_pid()
+           and has_table_privilege(a.usesysid, '{schema}.ready', 'select'));
 end $$;
 
 -- compact_if_bloated: the same, if there are at least 50,000 dead rows, five for each live one.

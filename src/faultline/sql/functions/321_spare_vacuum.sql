@@ -25,7 +25,8 @@ return (select case when s.rows_left >= 200000
 --
 -- Ensures  autovacuum comes by itself when dead rows have doubled, also if nobody calls this again.
 -- Locks    SHARE UPDATE EXCLUSIVE on each table, which nobody but vacuum and the like waits for;
---          leaves out what is being vacuumed, gives up after 100 ms (55P03).
+--          leaves out what is being vacuumed, gives up after 100 ms (55P03). Held for 5 s at most
+--          after its end, since vacuum would stay away.
 create or replace function {schema}.spare_vacuum() returns bigint
 language plpgsql
 {definer}
@@ -63,5 +64,6 @@ begin
                            v_name);
         end if;
     end loop;
+    perform bound_brief_hold();
     return case when v_spared then v_left end;
 end $$;
