@@ -39,6 +39,9 @@ OLDEST_SERVER = 15
 # A silent partition otherwise hangs a client for ever: keepalives do not help while data is
 # unacknowledged (seen: with tcp_user_timeout=3000 it fails after 3.2 s). What the URL says wins.
 _DEFAULTS = {"connect_timeout": "10", "tcp_user_timeout": "3000", "application_name": "faultline"}
+# How often the server looks whether the client of a call is still there. Otherwise a call that
+# waits for a lock, and that its client has given up, keeps its session until it gets the lock.
+CONNECTION_CHECK = "2s"
 _CANCEL_SECONDS = 10
 _EVENTS: dict[int, int] = {
     PollingStatus.READING: select.POLLIN,
@@ -93,10 +96,15 @@ async def aconnect(
 def check(conn: Connection[Any], schema: str) -> float:
     """Refuse what this client does not fit, prepare nothing behind a pooler; one round trip.
 
-    Answers with the database's clock, in seconds since 1970.
+    The session of an autocommit connection ends soon after its client has gone, see
+    CONNECTION_CHECK. Returns the database's clock, in seconds since 1970.
     """
     with _no_installation(schema, conn):
-        answer = conn.execute(_ask(schema)).fetchone()
+        try:
+            answer = conn.execute(_ask(schema, conn)).fetchone()
+        except errors.InvalidParameterValue:  # a server on Windows cannot look
+            conn.rollback()
+            answer = conn.execute(_ask(schema)).fetchone()
     conn.rollback()
     return _checked(conn, schema, answer)
 
@@ -104,7 +112,11 @@ def check(conn: Connection[Any], schema: str) -> float:
 async def acheck(conn: AsyncConnection[Any], schema: str) -> float:
     """As `check`, for asyncio."""
     with _no_installation(schema, conn):
-        answer = await (await conn.execute(_ask(schema))).fetchone()
+        try:
+            answer = await (await conn.execute(_ask(schema, conn))).fetchone()
+        except errors.InvalidParameterValue:
+            await conn.rollback()
+            answer = await (await conn.execute(_ask(schema))).fetchone()
     await conn.rollback()
     return _checked(conn, schema, answer)
 
@@ -146,18 +158,30 @@ def schema_missing(schema: str) -> SchemaMismatch:
     )
 
 
-def _ask(schema: str) -> sql.SQL:
+def _ask(schema: str, conn: Connection[Any] | AsyncConnection[Any] | None = None) -> sql.SQL:
+    """The question, which also sets the session's check of this connection, if there is one.
+
+    Behind a pooler that is local to the question, since the session is not ours. A value of the
+    user's own is kept.
+    """
+    setting = "null"
+    if conn is not None:
+        setting = (
+            "case current_setting('client_connection_check_interval') when '0' then "
+            f"set_config('client_connection_check_interval', '{CONNECTION_CHECK}', "
+            f"pg_backend_pid() <> {conn.info.backend_pid}) end"
+        )
     return sql.SQL(
         "select version, oldest_client, pg_backend_pid(), "
-        "extract(epoch from clock_timestamp())::float8 "
-        f"from {schema_name(schema)}.schema_version()"
+        "extract(epoch from clock_timestamp())::float8, "
+        f"{setting} from {schema_name(schema)}.schema_version()"
     )
 
 
 def _checked(
     conn: Connection[Any] | AsyncConnection[Any], schema: str, answer: tuple[Any, ...] | None
 ) -> float:
-    version, oldest_client, backend_pid, clock_seconds = answer or (0, 0, 0, 0.0)
+    version, oldest_client, backend_pid, clock_seconds, _ = answer or (0, 0, 0, 0.0, None)
     require_schema(schema, (version, oldest_client))
     if backend_pid != conn.info.backend_pid:
         # A pooler: the next transaction may run in another session, which knows no statement.
