@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -119,6 +120,30 @@ async def acheck(conn: AsyncConnection[Any], schema: str) -> float:
             answer = await (await conn.execute(_ask(schema))).fetchone()
     await conn.rollback()
     return _checked(conn, schema, answer)
+
+
+def keep_from_children(conn: Connection[Any] | AsyncConnection[Any]) -> None:
+    """Have a process that is forked from this one give up its copy of the connection's socket."""
+    _kept.add(conn)
+
+
+def _after_fork() -> None:
+    """Close the copies: by their numbers, since libpq would tell the server that this is the end.
+
+    The numbers then lead to nowhere, so that no file of the child's gets one of them.
+    """
+    if not _kept:
+        return
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for conn in list(_kept):
+        with suppress(psycopg.Error, OSError):  # closed already
+            os.dup2(nowhere, conn.pgconn.socket, inheritable=False)
+    os.close(nowhere)
+    _kept.clear()
+
+
+_kept: weakref.WeakSet[Connection[Any] | AsyncConnection[Any]] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def pooled(conn: Connection[Any] | AsyncConnection[Any]) -> bool:

@@ -225,8 +225,9 @@ class Producer:
             return self._pool
 
     def _configure(self, conn: Connection[Any]) -> None:
-        from faultline.connect import check
+        from faultline.connect import check, keep_from_children
 
+        keep_from_children(conn)
         self.ids.correct(check(conn, self._schema()))
 
     def _explain_timeout(self, error: Exception) -> None:

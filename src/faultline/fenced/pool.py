@@ -20,7 +20,16 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from faultline.call import Call
-from faultline.connect import abort, acheck, aconnect, check, connect, conninfo, pooled
+from faultline.connect import (
+    abort,
+    acheck,
+    aconnect,
+    check,
+    connect,
+    conninfo,
+    keep_from_children,
+    pooled,
+)
 from faultline.errors import DatabaseUnavailable
 from faultline.fenced.connection import AsyncLent, Lent
 
@@ -168,12 +177,14 @@ class Pool:
     def _configure(self, conn: Connection[Any]) -> None:
         """A statement outside a block of ours, after a COMMIT that the handler sent itself, would
         be fenced by nobody: it cannot write. Behind a pooler others would get that setting."""
+        keep_from_children(conn)
         check(conn, self._schema)
         if not pooled(conn):
             conn.execute(_READ_ONLY)
             conn.read_only = False
 
     async def _aconfigure(self, conn: AsyncConnection[Any]) -> None:
+        keep_from_children(conn)
         await acheck(conn, self._schema)
         if not pooled(conn):
             await conn.execute(_READ_ONLY)

@@ -40,6 +40,7 @@ from faultline.events import Emit, MetricsServed
 from faultline.log import log_to
 from faultline.reference import reference_of
 from faultline.worker.child import Spec
+from faultline.worker.forks import guarded
 from faultline.worker.options import WorkerOptions, named
 from faultline.worker.parent import Parent
 from faultline.worker.runner import run_to_end
@@ -101,7 +102,7 @@ async def arun(app: App, options: WorkerOptions | None = None, emit: Emit | None
     if options.processes > 1:
         raise InvalidArgument("several processes need signals: use run_worker, or faultline worker")
     emit = emit or log_to(sys.stdout, options.log, options.log_level)
-    with _served(app, options, emit):
+    with _served(app, options, emit), guarded(asyncio.get_running_loop(), is_process=False):
         worker = Worker(app, options, emit)
         worker.prepare()
         running = asyncio.ensure_future(worker.run())

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
+from faultline.worker import forks
 from faultline.worker.ahead import MAX_CLAIM
 from faultline.worker.calling import NeverBegan
 from faultline.worker.endings import Completed
@@ -106,6 +107,8 @@ class Relay:
                 returned = await (call or execution.call_of(attempt))(**arguments)
             except BaseException as error:  # also what asyncio would not let through
                 raised = error
+            if forks.is_child:
+                forks.end()
             is_usual = attempt.told is None and attempt._context is None and not run.is_taken
             if is_usual and returned is raised is None and not attempt.done:
                 attempt.done = True

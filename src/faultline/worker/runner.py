@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from faultline.worker.forks import guarded
 from faultline.worker.outage import nothing
 
 ALLOCATIONS = 10_000  # between two collections of young objects
@@ -26,14 +27,15 @@ def run_to_end(main: Coroutine[Any, Any, int]) -> int:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        task = loop.create_task(main)
-        while not task.done():
-            try:
-                loop.run_until_complete(task)
-            except RuntimeError:
-                if task.done():
-                    raise
-        return task.result()
+        with guarded(loop, is_process=True):
+            task = loop.create_task(main)
+            while not task.done():
+                try:
+                    loop.run_until_complete(task)
+                except RuntimeError:
+                    if task.done():
+                        raise
+            return task.result()
     finally:
         loop.set_exception_handler(lambda *_: None)  # of tasks that are left behind
         asyncio.set_event_loop(None)

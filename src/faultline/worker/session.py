@@ -18,7 +18,7 @@ import psycopg
 from psycopg import AsyncConnection, errors
 
 from faultline.call import Call
-from faultline.connect import acheck, aconnect, readable_url, sever
+from faultline.connect import acheck, aconnect, keep_from_children, readable_url, sever
 from faultline.direct import AsyncDirect
 from faultline.errors import DatabaseUnavailable, LockedOut
 from faultline.observer import NOBODY, Observer
@@ -89,6 +89,7 @@ class Session:
             return self._conn
         by = time.monotonic() + self._connect_seconds
         conn = await self._opened()
+        keep_from_children(conn)
         self._under_way = timer = Deadline(conn, by - time.monotonic(), self.limit)
         try:
             self._observer.clock(await acheck(conn, self._schema))

@@ -15,6 +15,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
+from faultline.worker import forks
 from faultline.worker.ahead import MAX_CLAIM
 from faultline.worker.attempt import Attempt
 from faultline.worker.calling import insist_in_time
@@ -144,6 +145,8 @@ class Stretch:
             except IndexError:
                 break
             ended((attempt, *called(attempt, arguments, call_of)))
+            if forks.is_child:
+                forks.end()
         self._on_end()
 
     def take_back(self) -> list[Attempt]:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from faultline.worker import forks
+
 
 class Threads:
     """Runs each piece of work in a thread of its own for as long as it takes."""
@@ -23,6 +25,8 @@ class Threads:
 
     def run(self, work: Callable[[], None]) -> None:
         """Begin the work now, in a thread that is free or new."""
+        if forks.is_child:
+            forks.end()
         with self._lock:
             self.busy += 1
             runner = self._idle.pop() if self._idle else None
@@ -60,5 +64,7 @@ class _Runner(threading.Thread):
     def run(self) -> None:
         while (work := self.inbox.get()) is not None:
             work()
+            if forks.is_child:
+                forks.end()
             if not self._freed(self):
                 return
