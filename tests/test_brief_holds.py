@@ -101,3 +101,22 @@ def test_a_long_drop_of_months_is_not_cut_short_by_its_own_bound(stage: Stage) -
         "returns boolean language plpgsql as $$ begin perform pg_sleep(2.6); return false; end $$"
     )
     assert stage.verbs.drop_partitions(365).run(stage.connect(role="operator")) == []
+
+
+def test_a_thief_with_a_workers_password_can_take_the_bound_off(stage: Stage) -> None:
+    """As docs/security.md says: it is for sessions that stall, and ends none that does not want to.
+
+    Another session has to end it.
+    """
+    with stage.login("worker") as url:
+        thief = psycopg.connect(url, autocommit=True)
+        stage.connections.append(thief)
+        thief.execute("begin; select faultline.beat('victim', '{}')")
+        for name in ("idle_in_transaction_session_timeout", "transaction_timeout"):
+            if milliseconds(thief, name) is not None:
+                thief.execute(f"set local {name} = 0")
+                assert milliseconds(thief, name) == 0
+        pid = thief.info.backend_pid
+        stage.value("select pg_terminate_backend(%s)", pid)
+        gone = "select count(*) = 0 from pg_stat_activity where pid = %s"
+        until(lambda: stage.value(gone, pid), "the session was ended by another one")

@@ -18,7 +18,7 @@
     retention    beside the reconciler: forgets what ended long ago
     session      a connection whose every call is bounded in time; outage: what to do without one;
                  limit: by when a worker that was hurried asks no more
-    runner       the loop of a process of its own
+    runner       the loop of a process of its own; forks: what a process that a handler forks keeps
     announcer    lets events out through a thread of their own
     parent       several processes; child: one of them; passing: what it observes goes up
 
