@@ -127,6 +127,25 @@ class Stage:
         self.verbs.retry([job_id]).run(self.conn)  # without a pause after another crash
         return next((x.job_id, x.token) for x in self.claim(worker, 1000) if x.job_id == job_id)
 
+    def too_large(self, *, by_hand: bool = False) -> UUID:
+        """A job whose payload has more than 1 GB of text, as a release without a limit could take;
+        or as somebody makes it by hand, so that payload_bytes is wrong."""
+        job_id = self.enqueue(payload={"n": 1})
+        self.execute(
+            "update {schema}.job set payload = (select jsonb_build_object('x', jsonb_agg(n)) "
+            "from (select 1e131071::numeric as n from generate_series(1, 8300)) n)"
+            f"{'' if by_hand else ', payload_bytes = null'} where id = %s",
+            job_id,
+        )
+        return job_id
+
+    def undeliverable(self) -> UUID:
+        """Such a job, which a claim has parked."""
+        job_id = self.too_large()
+        self.claim(max_jobs=1000)
+        assert self.job(job_id)["quarantine_reason"] == "undeliverable"
+        return job_id
+
     # ── what is seen ─────────────────────────────────────────────────────────────────────────────
 
     def execute(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:

@@ -100,6 +100,15 @@ def test_the_pages_show_what_is_there(stage: Stage, web: Client) -> None:
         assert "<html" not in page(web, f"{path}?part=x")
 
 
+def test_a_job_with_a_payload_too_large_to_print_has_a_page(stage: Stage, web: Client) -> None:
+    job_id = stage.undeliverable()
+    told = page(web, f"/jobs/{job_id}")
+    assert "Parked: undeliverable" in told
+    assert "store the data elsewhere" in told
+    assert "bytes of text: left out" in told
+    assert str(job_id) in page(web, "/jobs")
+
+
 def test_a_list_goes_on_where_the_page_before_ended(stage: Stage, web: Client) -> None:
     jobs = [str(stage.enqueue()) for _ in range(55)]
     first = page(web, "/jobs?state=queued")

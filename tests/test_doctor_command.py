@@ -26,7 +26,7 @@ from tests.test_partitions import age, finished
 NAMES = [
     *("server", "schema", "roles", "clock", "pooler", "listen", "durability", "replication"),
     *("autovacuum", "transactions", "partitions", "retention", "guards", "dead_rows"),
-    *("workers", "quarantine", "invariants"),
+    *("workers", "unknown_tasks", "lanes", "quarantine", "undeliverable", "invariants"),
 ]
 
 
@@ -59,7 +59,7 @@ def test_a_problem_has_its_exit_status_and_what_to_do(stage: Stage, tmp_path: Pa
     """The tests' server has neither fsync nor autovacuum, and we are its superuser."""
     faultline = CommandLine(stage.url, tmp_path)
     said = faultline("doctor", status=1)
-    assert "problem  durability    fsync is off" in said
+    assert "problem  durability     fsync is off" in said
     assert "→ turn it on in postgresql.conf" in said
     assert said.endswith("\n2 problems, 1 warning\n")
     facts = faultline.json("doctor", status=1)

@@ -54,9 +54,29 @@ def test_a_job_whose_payload_python_cannot_read_is_shown_all_the_same(
     stage: Stage, faultline: CommandLine
 ) -> None:
     digits = "9" * 5000
-    job_id = stage.value("select {schema}.enqueue('odd', %s::jsonb)", f'{{"n": {digits}}}')
+    job_id = stage.enqueue()  # an enqueue refuses it: it is from a release that did not
+    stage.execute("update {schema}.job set payload = %s::jsonb", f'{{"n": {digits}}}')
     assert "unreadable" in faultline("jobs", "show", str(job_id))
     assert faultline.json("jobs", "show", str(job_id))["state"] == "queued"
+
+
+def test_a_payload_too_large_to_print_is_left_out_and_its_size_shown(
+    stage: Stage, faultline: CommandLine
+) -> None:
+    parked, by_hand = stage.undeliverable(), stage.too_large(by_hand=True)
+    for job_id in (parked, by_hand):
+        said = faultline("jobs", "show", str(job_id))
+        assert "with its headers it has 1,087," in said
+        assert " bytes of text: left out" in said
+        shown = faultline.json("jobs", "show", str(job_id))
+        assert shown["payload_bytes"] > 1_000_000_000
+        assert "left out" in shown["payload"]["unreadable"]
+    assert "parked      undeliverable" in faultline("jobs", "show", str(parked))
+    assert {job["id"] for job in faultline.json("jobs", "list")} == {str(parked), str(by_hand)}
+    row = stage.execute("select payload, headers from {schema}.jobs where id = %s", parked)
+    assert row == [(None, None)], "psql, too, can print the row"
+    faultline("jobs", "cancel", str(parked))
+    assert stage.state(parked) == "cancelled"
 
 
 def test_a_list_shows_exactly_the_jobs_of_the_state_that_was_asked_for(

@@ -21,6 +21,7 @@ from faultline.events import (
     JobFailed,
     LeaseAcquired,
     StaleWriteBlocked,
+    UnknownTask,
     WorkerStarted,
 )
 from faultline.log import JsonLog, TerminalLog, sentence
@@ -89,9 +90,24 @@ def test_the_common_lines_read_like_sentences() -> None:
     assert "complete under token 1, the job is at 2 (token_mismatch, 3.50 s late)" in sentence(
         StaleWriteBlocked("w", JOB, 1, 2, "token_mismatch", "complete", 3.5)
     )
-    assert sentence(WorkerStarted("w", ("a", "b"), 20, 77)) == (
-        "worker w serves a, b; 20 jobs at once"
+    assert sentence(WorkerStarted("w", ("a", "b"), 20, 77, ("t",))) == (
+        "worker w serves a, b; 20 jobs at once; tasks: t"
     )
+
+
+def test_a_worker_that_starts_names_twenty_tasks_and_counts_the_rest() -> None:
+    many = tuple(f"t{n}" for n in range(25))
+    started = WorkerStarted("w", ("a",), 20, 77, many)
+    assert sentence(started).endswith("tasks: " + ", ".join(many[:20]) + ", … and 5 more")
+    assert sentence(WorkerStarted("w", ("a",), 20, 77, many[:20])).endswith(", t19")
+    assert sentence(WorkerStarted("w", ("a",), 20, 77, ())).endswith("; no task")
+    (line,) = lines(JsonLog, started)
+    assert json.loads(line)["tasks"] == list(many)
+
+
+def test_a_line_of_an_unknown_task_says_how_many_jobs_it_stands_for() -> None:
+    assert "jobs" not in sentence(UnknownTask("w", JOB, 1, "t", 1)).partition("t  ")[2]
+    assert sentence(UnknownTask("w", JOB, 1, "t", 7)).endswith("(7 jobs since the last such line)")
 
 
 def test_an_event_that_the_log_has_never_heard_of_is_still_written() -> None:

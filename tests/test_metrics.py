@@ -315,7 +315,9 @@ def _text(port: int) -> str:
 
 
 def test_a_port_that_is_taken_is_one_sentence(stage: Stage, tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text("from faultline import App\napp = App()\n")
+    (tmp_path / "shop.py").write_text(
+        "from faultline import App\napp = App()\n@app.task\ndef sell(): ...\n"
+    )
     with stage.login("worker") as url, Process(url, *NOWHERE) as worker:
         taken = str(port_of(worker))
         faultline = CommandLine(url, tmp_path, directory=tmp_path)

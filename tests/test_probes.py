@@ -224,7 +224,7 @@ def test_the_loop_that_is_asked_whether_it_turns_says_so_again_and_again(
 
     async def story() -> None:
         running = asyncio.ensure_future(
-            app.arun_worker(emit=nothing)
+            app.arun_worker(emit=nothing, allow_empty=True)
             if who == "worker"
             else reconcile_forever(stage.url, stage.schema, nothing, observer=app.telemetry)
         )

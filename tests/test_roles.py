@@ -17,7 +17,7 @@ pytestmark = pytest.mark.both_servers
 # Who may call what: w(orker), p(roducer), o(perator), r(eader).
 MAY = {
     "schema_version": "wpor",
-    **dict.fromkeys(("sleeping", "backlog"), "or"),
+    **dict.fromkeys(("sleeping", "shown_bytes", "backlog"), "or"),
     **dict.fromkeys(("enqueue", "enqueue_many", "new_id"), "wp"),
     **dict.fromkeys(("status", "cancel"), "wpo"),
     **dict.fromkeys(

@@ -67,6 +67,16 @@ def test_what_is_asked_of_a_job_is_what_the_view_shows(stage: Stage, api: Client
     assert set(body) == set(stage.job(job_id))
 
 
+def test_a_payload_too_large_to_print_is_left_out(stage: Stage, api: Client) -> None:
+    job_id = stage.undeliverable()
+    answer = api.get(f"/jobs/{job_id}")
+    assert answer.status == 200
+    assert answer.body["payload_bytes"] > 1_000_000_000
+    assert "bytes of text: left out" in answer.body["payload"]["unreadable"]
+    assert answer.body["quarantine_reason"] == "undeliverable"
+    assert [job["id"] for job in api.get("/jobs").body["jobs"]] == [str(job_id)]
+
+
 @pytest.mark.parametrize("in_header", [True, False])
 def test_a_key_makes_it_one_job_and_another_payload_a_conflict(
     stage: Stage, api: Client, in_header: bool

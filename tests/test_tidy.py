@@ -172,6 +172,7 @@ def test_every_function_that_a_role_may_call_has_its_method_and_every_method_its
         "new_id",  # asked before, and instead of, verbs
         "guard_tree",
         "sleeping",  # asked by a view
+        "shown_bytes",  # likewise
         "backlog",  # a question, with a method in Reading
         "check_guard",  # needed by guard and unguard, which run with the rights of their caller
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import CommandLine
+from tests.command import FAULTLINE, CommandLine
 from tests.stage import Stage, until
 
 APP = """
@@ -143,6 +143,40 @@ def test_an_option_that_makes_no_sense_is_wrong_usage(
     faultline("worker", "app:app", *arguments, status=2)
     assert "Error: " in faultline.said
     assert arguments[0] in faultline.said
+
+
+def test_a_worker_without_any_task_refuses_to_start_and_says_what_to_do(
+    stage: Stage, faultline: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.py").write_text("from faultline import App\n\napp = App()\n")
+    for more in ((), ("--processes", "2")):
+        faultline("worker", "empty:app", *more, status=1)
+        assert faultline.said.startswith("faultline: the app has no task: import the module")
+        assert "--allow-empty" in faultline.said
+        assert faultline.said.count("\n") == 1
+    assert stage.reading.workers(stage.conn) == []
+
+
+def test_a_worker_without_any_task_starts_where_that_is_allowed(
+    stage: Stage, faultline: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.py").write_text("from faultline import App\n\napp = App()\n")
+    job_id = stage.enqueue("charge")
+    said = faultline("worker", "empty:app", "--allow-empty", "--max-jobs", "1")
+    assert "; no task\n" in said
+    assert stage.outcomes(job_id) == [(1, "snoozed")]
+    run = "from empty import app; app.run_worker(max_jobs=1, allow_empty={})"
+    for allowed, status in ((True, 0), (False, 1)):
+        done = subprocess.run(
+            [*FAULTLINE[:1], "-c", run.format(allowed)],
+            cwd=tmp_path,
+            env=faultline.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode, "the app has no task" in done.stderr) == (status, not allowed)
 
 
 def test_a_database_that_is_away_or_empty_at_the_start_is_one_sentence(

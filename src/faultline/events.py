@@ -107,6 +107,15 @@ class JobSnoozed(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class JobDeclined(JobEvent):
+    """The worker has no handler for the job's task; the job waits for a worker that has one."""
+
+    event = "job_declined"
+    level = "debug"
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobReleased(JobEvent):
     """The job was handed back unfinished, to its own place in its queue."""
 
@@ -182,11 +191,13 @@ class EndingIgnored(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class UnknownTask(JobEvent):
-    """No task of this name is registered here; the job is put off, for a worker that knows it."""
+    """No task of this name is registered here: `jobs` jobs were declined since the last such event
+    of this worker process, of which this is the latest. One event a task and minute."""
 
     event = "unknown_task"
     level = "warning"
     task: str
+    jobs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +231,13 @@ class JobIsolated(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted(Event):
-    """The worker is connected and begins to claim."""
+    """The worker is connected and begins to claim. `tasks`: all that it has a handler for."""
 
     event = "worker_started"
     queues: tuple[str, ...]
     concurrency: int
     pid: int
+    tasks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +343,7 @@ CATALOGUE: tuple[type[Event], ...] = (
     JobsCompleted,
     JobFailed,
     JobSnoozed,
+    JobDeclined,
     JobReleased,
     JobCancelled,
     StaleWriteBlocked,

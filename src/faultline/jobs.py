@@ -92,7 +92,7 @@ class Reclaimed:
     job_id: UUID
     token: int
     worker: str
-    state: Literal["queued", "quarantined", "cancelled"]
+    state: Literal["queued", "scheduled", "quarantined", "cancelled"]
     crashes: int
 
 

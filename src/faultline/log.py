@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _STYLES = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m"}
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+_MOST_TASKS = 20  # names in the line of a worker that has started
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 
 # What each event says to a person; where a field is missing, its name and fields are enough.
@@ -40,6 +41,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"failed{' for good' if f.get('final') else ''}: {f['error']}: {f['message']}"
     ),
     "job_snoozed": lambda f: f"snoozed for {_number(f['delay_seconds'])} s",
+    "job_declined": lambda _: "declined: this worker has no such task",
     "job_released": lambda f: f"handed back: {f['reason']}",
     "job_cancelled": lambda f: f"cancelled{_counted(': ', f.get('reason'))}",
     "stale_write_blocked": lambda f: (
@@ -51,12 +53,16 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "execution_timed_out": lambda f: f"timed out after {_number(f['timeout_seconds'])} s",
     "ending_ignored": lambda f: f"{f['said']} after tx.complete: ignored, the job has succeeded",
     "handler_abandoned": lambda _: "did not stop when told to: given up",
-    "unknown_task": lambda _: "no task of this name is registered here: put off",
+    "unknown_task": lambda f: (
+        "no task of this name is registered here: put off until a worker has it"
+        f"{_counted(' (', _more_than_one(f['jobs']), ' jobs since the last such line)')}"
+    ),
     "lease_reclaimed": lambda f: f"taken over from {f['owner']}, whose lease had ended",
     "job_quarantined": lambda f: f"quarantined after {f['crashes']} crashes",
     "job_isolated": lambda f: f"runs alone, after {f['crashes']} crashes",
     "worker_started": lambda f: (
-        f"worker {f['worker']} serves {', '.join(f['queues'])}; {f['concurrency']} jobs at once"
+        f"worker {f['worker']} serves {', '.join(f['queues'])}; {f['concurrency']} jobs at once; "
+        f"{_tasks(f['tasks'])}"
     ),
     "worker_draining": lambda f: f"worker {f['worker']} takes no more; {f['running']} running",
     "unknown_queue": lambda f: (
@@ -190,6 +196,16 @@ def _value(value: Any) -> str:
 
 def _counted(before: str, value: Any, after: str = "") -> str:
     return "" if value is None else f"{before}{value}{after}"
+
+
+def _more_than_one(number: int) -> int | None:
+    return number if number > 1 else None
+
+
+def _tasks(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f", … and {len(names) - _MOST_TASKS} more" if len(names) > _MOST_TASKS else ""
+    return f"tasks: {', '.join(names[:_MOST_TASKS])}{more}" if names else "no task"
 
 
 def _seconds(before: str, seconds: float | None) -> str:

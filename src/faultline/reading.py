@@ -20,6 +20,7 @@ from faultline.config import DEFAULT_SCHEMA, schema_name
 from faultline.listing import PLACES, Look, Wanted, looks
 
 Record = dict[str, Any]
+MOST_SHOWN_BYTES = 16 * 1024 * 1024  # of payload and headers as text: the view leaves out more
 
 
 class Reading:
@@ -31,7 +32,7 @@ class Reading:
     def job(self, conn: Connection[Any], job_id: UUID) -> Record | None:
         """One job, wherever it stands."""
         rows = self._select(conn, "jobs", "where id = %s", job_id)
-        return rows[0] if rows else None
+        return _with_what_is_left_out(rows[0]) if rows else None
 
     def jobs(
         self,
@@ -118,6 +119,15 @@ class Reading:
         """What is parked, the latest first."""
         return self._select(conn, "quarantined", "order by at desc, job_id limit %s", limit)
 
+    def undeliverable(self, conn: Connection[Any], limit: int) -> list[Record]:
+        """The jobs whose text is too large for any claim, the latest first."""
+        rest = "where reason = 'undeliverable' order by at desc, job_id limit %s"
+        return self._select(conn, "quarantined", rest, limit)
+
+    def unknown_tasks(self, conn: Connection[Any]) -> list[Record]:
+        """The tasks that declined jobs wait for."""
+        return self._select(conn, "unknown_tasks", "order by task")
+
     def workers(self, conn: Connection[Any]) -> list[Record]:
         """Who is there."""
         return self._select(conn, "workers", "order by worker")
@@ -140,7 +150,7 @@ class Reading:
         return int(self._select(conn, "schema_version()", "")[0]["version"])
 
     def waiting(self, conn: Connection[Any]) -> list[Record]:
-        """For how long the oldest job of each queue has been due."""
+        """For how long the oldest job of each queue has been due, and of how many priorities."""
         return self._select(conn, "waiting", "order by queue")
 
     def upkeep(self, conn: Connection[Any]) -> Record:
@@ -245,6 +255,14 @@ def _loads(data: str | bytes) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         return {"unreadable": str(error).partition(";")[0]}
+
+
+def _with_what_is_left_out(job: Record) -> Record:
+    """A job of the view; its payload says why it is missing, where the view leaves it out."""
+    if job["payload_bytes"] > MOST_SHOWN_BYTES:
+        size = f"{job['payload_bytes']:,} bytes"
+        job["payload"] = {"unreadable": f"with its headers it has {size} of text: left out"}
+    return job
 
 
 # The view's columns without those that may be a megabyte a job.

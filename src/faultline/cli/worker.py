@@ -35,6 +35,13 @@ Poll = Annotated[
     float,
     typer.Option(min=0.01, metavar="SECONDS", help="How often to look when nothing is announced."),
 ]
+AllowEmpty = Annotated[
+    bool, typer.Option("--allow-empty", help="Start also if the app has no task.")
+]
+MaxJobs = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="End after so many jobs; a child: start anew."),
+]
 MetricsPort = Annotated[
     int | None,
     typer.Option(min=0, max=65535, metavar="N", help="Answer Prometheus and probes on this port."),
@@ -77,12 +84,10 @@ def worker(
     processes: Annotated[
         int, typer.Option(min=1, metavar="N", help="Processes, for more cores.")
     ] = 1,
-    max_jobs: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="End after so many jobs; a child: start anew."),
-    ] = None,
+    max_jobs: MaxJobs = None,
     grace_seconds: Grace = 30.0,
     poll_seconds: Poll = 1.0,
+    allow_empty: AllowEmpty = False,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
     log: Log = LogForm.TEXT,
@@ -111,6 +116,7 @@ def worker(
         max_jobs=max_jobs,
         grace_seconds=grace_seconds,
         poll_seconds=poll_seconds,
+        allow_empty=allow_empty,
         metrics_port=metrics_port,
         metrics_host=metrics_host,
         log=log.value,

@@ -212,6 +212,9 @@ class Job(Overview):
     result: Any
     error: Any
     progress: Any
+    payload_bytes: int = Field(
+        description="Of payload and headers as text. Above 16 MiB both are left out."
+    )
     quarantine_evidence: Any
 
 

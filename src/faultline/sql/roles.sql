@@ -40,8 +40,9 @@ grant execute on function
 -- What these two need, since they run with the rights of their caller.
 grant execute on function {schema}.guard_tree, {schema}.check_guard to {schema}_operator;
 
--- reader: the views, and only they. (One of them asks sleeping; backlog is for autoscalers.)
+-- reader: the views, and only they. (Two of them ask sleeping and shown_bytes; backlog is for
+-- autoscalers.)
 grant execute on function {schema}.schema_version to {schema}_reader;
-grant execute on function {schema}.sleeping, {schema}.backlog
+grant execute on function {schema}.sleeping, {schema}.shown_bytes, {schema}.backlog
     to {schema}_reader, {schema}_operator;
 grant select on {views} to {schema}_reader, {schema}_operator;

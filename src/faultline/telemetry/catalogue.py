@@ -25,8 +25,18 @@ JOBS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 500
 # Closed sets: whatever else comes is OTHER.
 REASONS: Final = ("token_mismatch", "lease_expired")
 OPERATIONS: Final = (
-    *("complete", "complete_one", "fail", "snooze", "release", "cancel", "renew", "execute"),
-    *("adopt", "fence", "assert_fence", "record_step", "commit", "postgres", "redis", "s3"),
+    *("complete", "complete_one", "fail", "snooze", "decline", "release", "cancel", "renew"),
+    *(
+        "execute",
+        "adopt",
+        "fence",
+        "assert_fence",
+        "record_step",
+        "commit",
+        "postgres",
+        "redis",
+        "s3",
+    ),
 )
 LOST: Final = ("refused", "deadline")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

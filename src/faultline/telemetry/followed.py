@@ -24,6 +24,7 @@ from faultline.retry import Cancel, Snooze
 from faultline.telemetry import conventions as names
 from faultline.telemetry.careful import careful
 from faultline.worker.endings import (
+    Declined,
     Died,
     Failed,
     Released,
@@ -171,8 +172,8 @@ class Followed:
             span.set_attribute(names.OUTCOME, ending.outcome)
         if isinstance(ending, Snoozed):
             span.set_attribute(names.DELAY_SECONDS, ending.seconds)
-            if ending.attempt.task is None:
-                span.add_event(UnknownTask.event)
+        elif isinstance(ending, Declined):
+            span.add_event(UnknownTask.event)
         elif isinstance(ending, Released):
             span.set_attribute(names.REASON, ending.reason)
         elif isinstance(ending, Died):

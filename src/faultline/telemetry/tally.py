@@ -48,6 +48,7 @@ _ENDINGS: Final[dict[str, tuple[Metric, str]]] = {
     "Unsure": (metrics.SUCCEEDED, ""),
     "Failed": (metrics.FAILED, "fail"),
     "Snoozed": (metrics.SNOOZED, "snooze"),
+    "Declined": (metrics.SNOOZED, "decline"),
     "Released": (metrics.RELEASED, "release"),
     "Cancelled": (metrics.CANCELLED, "cancel"),
 }
@@ -282,7 +283,8 @@ class Tally(Observer):
     def reclaimed(self, taken: Sequence[Reclaimed]) -> None:
         states = [item.state for item in taken]
         with self._lock:
-            self._sums.count(metrics.RECOVERED, states.count("queued"))
+            back = states.count("queued") + states.count("scheduled")
+            self._sums.count(metrics.RECOVERED, back)
             self._sums.count(metrics.QUARANTINED, states.count("quarantined"))
 
     def event(self, event: Event) -> None:

@@ -9,10 +9,12 @@
     ahead        how many it claims before there is a place for them
     execution    runs handlers: on the loop, in threads (threads), or alone (alone); short ones one
                  after the other, in one task (relay) or one thread (stretch); calling: how
+    unknown      what the log says of jobs whose task the worker does not know
     endings      what a handler did, as the verb that writes it
     settler      writes endings, in groups, each once
     attempt      one job in hand, and its deadline by the worker's own clock
-    keeper       a thread of its own: renews leases, tells handlers to stop
+    keeper       a thread of its own: renews leases, tells handlers to stop, says who the worker is
+                 and which tasks it knows
     ears         hears of new work on the pump's own connection; prompt: the claim that a word sends
     reconciler   takes over what expired, promotes what is due; compacts, now and then
     retention    beside the reconciler: forgets what ended long ago
@@ -60,10 +62,21 @@ def run(
     reference: str | None = None,
 ) -> int:
     """Run a worker, or several processes of it, until SIGTERM or Ctrl-C; the exit status."""
-    options = named(options or WorkerOptions())
+    options = _checked(app, options)
     emit = emit or log_to(sys.stdout, options.log, options.log_level)
     with _served(app, options, emit):
         return _run(app, options, emit, reference)
+
+
+def _checked(app: App, options: WorkerOptions | None) -> WorkerOptions:
+    """Return the options, named. Raises InvalidArgument if the app has no task."""
+    options = named(options or WorkerOptions())
+    if not app.tasks and not options.allow_empty:
+        raise InvalidArgument(
+            "the app has no task: import the module that defines its tasks before the worker "
+            "starts, or allow it with --allow-empty (in Python: allow_empty=True)"
+        )
+    return options
 
 
 @contextmanager
@@ -98,7 +111,7 @@ def _run(app: App, options: WorkerOptions, emit: Emit, reference: str | None) ->
 
 async def arun(app: App, options: WorkerOptions | None = None, emit: Emit | None = None) -> int:
     """Run a worker inside the caller's event loop; cancel it to end it."""
-    options = named(options or WorkerOptions())
+    options = _checked(app, options)
     if options.processes > 1:
         raise InvalidArgument("several processes need signals: use run_worker, or faultline worker")
     emit = emit or log_to(sys.stdout, options.log, options.log_level)

@@ -111,6 +111,19 @@ class Snoozed(Ending):
 
 
 @dataclass(slots=True, eq=False)
+class Declined(Ending):
+    """This worker has no handler for the job's task. The database chooses the pause."""
+
+    outcome = "snoozed"
+
+    def call(self, verbs: Protocol, batch: Sequence[Declined]) -> Call[list[Stale]]:
+        return verbs.decline(keys(batch))
+
+    def event(self, worker: str, seconds: float) -> events.Event:
+        return events.JobDeclined(worker, *self.attempt.key, self.attempt.lease.task)
+
+
+@dataclass(slots=True, eq=False)
 class Released(Ending):
     """The handler was stopped, or never begun: somebody else shall do it."""
 

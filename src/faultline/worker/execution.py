@@ -25,7 +25,6 @@ from faultline.events import (
     HandlerAbandoned,
     JobIsolated,
     LeaseLost,
-    UnknownTask,
     wants,
 )
 from faultline.jobs import Unreadable
@@ -36,6 +35,7 @@ from faultline.worker.calling import NeverBegan, call_of, cancel, insist_in_time
 from faultline.worker.endings import (
     Abandoned,
     Completed,
+    Declined,
     Ending,
     Failed,
     Released,
@@ -49,6 +49,7 @@ from faultline.worker.outage import nothing
 from faultline.worker.relay import Relay
 from faultline.worker.stretch import Stretches, called
 from faultline.worker.threads import Threads
+from faultline.worker.unknown import UnknownTasks
 
 T = TypeVar("T")
 
@@ -75,6 +76,7 @@ class Execution:
         self._on_done = on_done or self._each_ended
         self._on_late = on_late
         self._alone = alone
+        self._unknown = UnknownTasks(worker, emit)
         self._threads = Threads(f"faultline-{worker}", places)
         self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself keeps only weak references
         self._loop = asyncio.get_running_loop()
@@ -176,8 +178,8 @@ class Execution:
         attempt.started_at = time.monotonic()
         lease, task = attempt.lease, attempt.task
         if task is None:
-            self._emit(UnknownTask(self._worker, *attempt.key, lease.task))
-            self.end(attempt, self.put_off(attempt))
+            self._unknown.declined(lease, attempt.started_at)
+            self.end(attempt, Declined(attempt))
         elif isinstance(lease.payload, Unreadable):
             self.unfit(attempt)
         elif lease.last_chance and self._alone is not None:

@@ -15,7 +15,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -35,7 +35,7 @@ from faultline.events import (
 )
 from faultline.jobs import Renewal
 from faultline.observer import NOBODY, Observer
-from faultline.protocol import Protocol
+from faultline.protocol import MOST_RECOVERED, Protocol
 from faultline.worker.attempt import ABANDON_SECONDS, Attempt, Hands
 from faultline.worker.endings import Abandoned, Released, Settled, ending_of
 from faultline.worker.limit import Limit
@@ -68,12 +68,15 @@ class Keeper:
         last: Callable[[], None] = nothing,
         observer: Observer = NOBODY,
         limit: Limit | None = None,
+        tasks: Sequence[str] | None = None,
     ) -> None:
         self._worker = worker
         self._verbs = verbs
         self._hands = hands
         self._emit = emit
         self._beat = beat  # who the worker is and what it does; None: nobody is to know
+        self._tasks = tasks  # to be written down after the first beat; None: done
+        self._is_introduced = False  # they have been written down once
         self._abandon = abandon  # gives a handler up, on the worker's loop
         self._beside = beside  # runs on this loop too
         self._last = last  # to be called before the process is given up
@@ -257,10 +260,22 @@ class Keeper:
             call = self._verbs.beat(self._worker, queues, details, datetime.now(UTC))
             await self._session.run(call, _below_the_leases(hands))
             self._beat_at = now + BEAT_SECONDS
+        if self._tasks is not None and self._beat is not None:
+            if not await self._introduce(self._beat()[0], self._tasks, _below_the_leases(hands)):
+                return now  # after what is due for the leases
+            self._tasks = None
         hands = self._hands.all()
         soon = now + (REPORT_SECONDS if hands else BEAT_SECONDS)
         due = [_due_at(a, now) for a in hands if a.renew_at < soon]
         return min(self._beat_at, soon, *due)
+
+    async def _introduce(self, queues: list[str], tasks: Sequence[str], seconds: float) -> bool:
+        """Write down which tasks this worker knows, which makes declined jobs of these due. Returns
+        False if there may be more: at first always, for a job may be declined during the call."""
+        call = self._verbs.know_tasks(self._worker, queues, tasks)
+        due = await self._session.run(call, seconds)
+        was_introduced, self._is_introduced = self._is_introduced, True
+        return was_introduced and due < MOST_RECOVERED
 
     async def _renew(self, due: list[Attempt]) -> None:
         """One statement for all of them; each then has its lease from the moment it was sent."""

@@ -31,6 +31,8 @@ class WorkerOptions:
     """How long SIGTERM waits for running jobs before they are handed back."""
     poll_seconds: float = 1.0
     """How often to look for work, expired leases and due jobs when nothing is announced."""
+    allow_empty: bool = False
+    """Start also where the app has no task: the worker then declines every job."""
     name: str | None = None
     """How the worker is called in the database, before a random part; by default host, process."""
     metrics_port: int | None = None

@@ -29,6 +29,7 @@ from faultline.worker.ahead import MAX_ENDINGS, ending_in_a_call
 from faultline.worker.attempt import Hands
 from faultline.worker.endings import (
     Completed,
+    Declined,
     Ending,
     Failed,
     Gone,
@@ -334,7 +335,7 @@ class Settler:
         refused = {(item.job_id, item.token) for item in stale}
         written = [e for e in batch if e.attempt.key not in refused] if refused else batch
         self._report(written)
-        if batch and isinstance(batch[0], Failed | Snoozed):
+        if batch and isinstance(batch[0], Failed | Snoozed | Declined):
             self._on_put_off()
         for item in stale:
             self._emit(

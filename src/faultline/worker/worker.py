@@ -211,6 +211,7 @@ class Worker:
             last=self._last,
             observer=observer,
             limit=goodbye,
+            tasks=sorted(self._app.tasks),
         )
 
     def _new_pump(self, others: list[Session], alone: Alone | None) -> Pump:
@@ -373,11 +374,10 @@ class Worker:
             self._sender.close()
 
     def _announce(self, used: set[str]) -> None:
-        known = used.union(self._app.queues)
-        places = self.options.concurrency
-        self._emit(WorkerStarted(self.name, tuple(self.queues), places, os.getpid()))
+        places, tasks = self.options.concurrency, tuple(sorted(self._app.tasks))
+        self._emit(WorkerStarted(self.name, tuple(self.queues), places, os.getpid(), tasks))
         for queue in self.queues:
-            if queue not in known:  # it may come; or it is a slip of the pen
+            if queue not in used.union(self._app.queues):  # it may come; or it is a slip of the pen
                 self._emit(UnknownQueue(self.name, queue))
 
     @contextmanager

@@ -4,7 +4,7 @@
     installation   its version, what the user may do, its months, the guarded tables
     durability     what survives a crash, and a failover
     tables         whether vacuum can do its work
-    work           workers, quarantine, invariants
+    work           workers, unknown tasks, lanes, quarantine, undeliverable jobs, invariants
 
 A check is a function of a Probe that answers with a Finding. Nothing is changed. What the connected
 user may not see, or what takes too long, is said, and the next check goes on.
@@ -28,7 +28,8 @@ from faultline.errors import FaultlineError
 from faultline.log import printable
 
 _CHECK_SECONDS = 10
-_NAME_WIDTH, _LEVEL_WIDTH = 12, 7
+_NAMES = {"dead_rows": "dead rows"}  # of findings that are not called as their check
+_NAME_WIDTH, _LEVEL_WIDTH = 13, 7
 
 
 def doctor(
@@ -89,7 +90,8 @@ def examine(settings: Settings, *, quick: bool = False) -> Iterator[Finding]:
             checks.insert(0, installation.roles)
             checks += [installation.partitions, installation.retention, installation.guards]
             checks += [tables.dead_rows]
-            checks += [work.workers, work.quarantine]
+            checks += [work.workers, work.unknown_tasks, work.lanes]
+            checks += [work.quarantine, work.undeliverable]
             checks += [] if quick else [work.invariants]
         for check in checks:
             yield _look(probe, check)
@@ -100,7 +102,7 @@ def _look(probe: Probe, check: Check) -> Finding:
     import psycopg
     from psycopg import errors
 
-    name = check.__name__.replace("_", " ")
+    name = _NAMES.get(check.__name__, check.__name__)
     try:
         with probe.conn.transaction():
             probe.conn.execute(f"set local statement_timeout = '{_CHECK_SECONDS}s'")

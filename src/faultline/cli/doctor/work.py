@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
 from faultline.beats import is_silent
 from faultline.cli.display import plural, text
 from faultline.cli.doctor.finding import Finding, Probe
@@ -9,6 +13,9 @@ from faultline.log import duration
 
 _CLOCK_SECONDS = 5.0
 _NAMED = 3
+_JOBS_NAMED = 5
+_COUNTED = 10_000  # of a task, by the view unknown_tasks
+_MANY_PRIORITIES = 100
 
 
 def workers(probe: Probe) -> Finding:
@@ -56,6 +63,51 @@ def workers(probe: Probe) -> Finding:
     return Finding("workers", "ok", f"{alive} at work" if alive else "none, and nothing waits")
 
 
+def unknown_tasks(probe: Probe) -> Finding:
+    """Whether jobs wait for a task that no live worker has."""
+    found = [row for row in probe.reading.unknown_tasks(probe.conn) if not row["is_known"]]
+    if not found:
+        return Finding("unknown_tasks", "ok", "no job waits for a task that no worker has")
+    alive = [w for w in probe.reading.workers(probe.conn) if not is_silent(w)]
+    known = sorted({task for worker in alive for task in worker["tasks"] or ()})
+    found.sort(key=lambda row: (-row["jobs"], row["task"]))
+    named = "; ".join(_unknown(row, known) for row in found[:_JOBS_NAMED])
+    return Finding(
+        "unknown_tasks",
+        "warn",
+        f"no worker has the task of these jobs: {named}"
+        + ("; …" if len(found) > _JOBS_NAMED else ""),
+        "start a worker that has it, with @app.task(name=…) if it was renamed; "
+        "or faultline jobs cancel --state scheduled --task NAME",
+    )
+
+
+def _unknown(row: Mapping[str, Any], known: Sequence[str]) -> str:
+    """The task, how many jobs wait for it, and the known task whose name is nearest."""
+    more = " or more" if row["jobs"] >= _COUNTED else ""
+    near = get_close_matches(row["task"], known, n=1)
+    meant = f", did you mean {near[0]}?" if near else ""
+    return f"{text(row['task'])} ({plural(row['jobs'], 'job')}{more}{meant})"
+
+
+def lanes(probe: Probe) -> Finding:
+    """Whether jobs of very many priorities wait in a queue: each costs every claim a look."""
+    waiting = probe.reading.waiting(probe.conn)
+    wide = [row for row in waiting if row["priorities"] > _MANY_PRIORITIES]
+    if not wide:
+        most = max((row["priorities"] for row in waiting), default=0)
+        return Finding("lanes", "ok", f"{most} at most are in use in a queue")
+    worst = max(wide, key=lambda row: int(row["priorities"]))
+    more = f", and {plural(len(wide) - 1, 'queue')} more" if len(wide) > 1 else ""
+    return Finding(
+        "lanes",
+        "warn",
+        f"jobs of {worst['priorities']:,} priorities wait in {text(worst['queue'])}{more}: each "
+        "claim looks at each priority that has a waiting job",
+        "enqueue with a few priorities, not with a number of each job; 1,000 is the most",
+    )
+
+
 def quarantine(probe: Probe) -> Finding:
     """Whether jobs are parked until somebody decides about them."""
     parked = sum(queue["quarantined"] for queue in probe.reading.queues(probe.conn))
@@ -66,6 +118,21 @@ def quarantine(probe: Probe) -> Finding:
         "warn",
         f"{plural(parked, 'job')}: they ended their workers, or could not be placed",
         "faultline jobs list --state quarantined; then jobs requeue, or jobs cancel",
+    )
+
+
+def undeliverable(probe: Probe) -> Finding:
+    """Whether jobs are parked because no claim can answer with their payload."""
+    found = probe.reading.undeliverable(probe.conn, _JOBS_NAMED + 1)
+    if not found:
+        return Finding("undeliverable", "ok", "each payload can be given to a worker")
+    ids = ", ".join(str(row["job_id"]) for row in found[:_JOBS_NAMED])
+    return Finding(
+        "undeliverable",
+        "warn",
+        f"more than 64 MiB of payload, which no claim gives to a worker: {ids}"
+        + (", …" if len(found) > _JOBS_NAMED else ""),
+        "faultline jobs cancel ID; store the data elsewhere, and enqueue a reference to it",
     )
 
 

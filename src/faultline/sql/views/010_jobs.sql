@@ -1,4 +1,7 @@
 -- jobs: where does each job stand? (One job: select … where id = …, answered by primary keys.)
+--
+-- payload_bytes is the size of payload and headers as text. Where it is above 16 MiB, which is more
+-- than an enqueue accepts, both are left out: the server may be unable to print them.
 create or replace view {schema}.jobs as
 select j.id,
        case
@@ -24,15 +27,16 @@ select j.id,
        j.max_crashes,
        j.created_at,
        case when last.final and l.job_id is null then last.at end as finished_at,
-       j.payload,
-       j.headers,
+       case when text.bytes <= 16777216 then j.payload end as payload,
+       case when text.bytes <= 16777216 then j.headers end as headers,
        last.result,
        last.error,
        q.reason as quarantine_reason,
        q.evidence as quarantine_evidence,
        c.reason as cancel_reason,
        j.producer,
-       p.report as progress
+       p.report as progress,
+       text.bytes as payload_bytes
   from {schema}.job j
   join {schema}.lane n on n.lane = j.lane
   left join {schema}.lease l on l.job_id = j.id
@@ -53,4 +57,6 @@ select j.id,
         where a.job_id = j.id
           and a.fencing_token > coalesce((select max(r.fencing_token) from {schema}.attempt r
                                            where r.job_id = j.id and r.outcome = 'requeued'), 0)
-       ) ended;
+       ) ended
+ cross join lateral (  -- OFFSET: found once a job, and not at all where it is not asked for
+       select {schema}.shown_bytes(j.payload, j.headers, j.payload_bytes) as bytes offset 0) text;

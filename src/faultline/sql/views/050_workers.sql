@@ -1,4 +1,5 @@
--- workers: who is there, when was it last seen, and what does it hold? Leases are read once for all
+-- workers: who is there, when was it last seen, and what does it hold? tasks is NULL for a worker
+-- that has not said which it knows, and for a reconciler. Leases are read once for all
 -- workers: 3,000 of 200 took 80 ms worker by worker. Who is asleep is not known on a standby.
 create or replace view {schema}.workers as
 with held as materialized (
@@ -9,6 +10,7 @@ select w.worker, w.queues, w.details, w.started_at, w.seen_at,
        w.clock_difference_seconds,
        coalesce(h.leases, 0) as leases,
        case when not pg_is_in_recovery()
-            then w.worker in (select {schema}.sleeping()) end as asleep
+            then w.worker in (select {schema}.sleeping()) end as asleep,
+       w.tasks
   from {schema}.worker w
   left join held h on h.worker = w.worker;

@@ -1,6 +1,7 @@
 -- waiting: for how long has the oldest waiting job of each queue been due? A job that waits again
 -- after a failure has had its pause, so the oldest of those that were never claimed is looked for,
 -- among the first hundred of a lane; if there is none, it is since the first one's last attempt.
+-- priorities: how many priorities of the queue have such a job; a claim looks at each.
 create or replace view {schema}.waiting as
 select n.queue,
        max(extract(epoch from clock_timestamp() - coalesce(
@@ -9,7 +10,8 @@ select n.queue,
                  and (j.headers -> 'faultline-due')::double precision
                      <= extract(epoch from clock_timestamp())
                 then to_timestamp((j.headers ->> 'faultline-due')::double precision) end,
-           j.created_at, again.at)))::double precision as oldest_seconds
+           j.created_at, again.at)))::double precision as oldest_seconds,
+       count(*) as priorities
   from {schema}.lane n
   join lateral (select r.job_id from {schema}.ready r
                  where r.lane = n.lane order by r.seq limit 1) front on true
