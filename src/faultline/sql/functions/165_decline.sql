@@ -1,7 +1,7 @@
 -- decline: the worker has no handler for these jobs' tasks: put them off until a worker comes that
 -- has one (know_tasks), or for 1, 2, 4 … seconds: an hour at most, and a minute where a worker that
--- was seen in the last minute has one, so that a deployment in steps delays no job for long. No
--- attempt is used up.
+-- was seen lately has one, so that a deployment in steps delays no job for long. No attempt is used
+-- up.
 --
 -- Ensures  for each (job, token) still leased: an attempt row `snoozed` with an error that says
 --          why, the job scheduled and awaiting its task, one more snooze counted; the rest is

@@ -1,7 +1,8 @@
 -- cancel: from outside. A waiting or quarantined job ends at once as cancelled, under a token of
 -- its own; a running one is asked to stop: its worker is told at the next renewal, which a
 -- notification (`cancel` and the id) brings forward, and ends it with cancel_attempt. A role that
--- is not an operator cancels only what it enqueued itself.
+-- is not an operator cancels only what it enqueued itself. Of the reason 1,000 characters are kept:
+-- one that fits into no record would stop every recovery.
 --
 -- Answers  for each known job: cancelled, requested, or finished (it had ended already).
 -- Locks    pointer rows in job_id order, but no lease: a worker must not wait for who asks it to
@@ -24,7 +25,7 @@ begin
         v_left := array(select j from unnest(v_left) j where j <> all (v_done));
         with asked as (
             insert into cancel_request (job_id, reason, at)
-            select u.j, coalesce(cancel.reason, 'cancelled'), clock_timestamp()
+            select u.j, left(coalesce(cancel.reason, 'cancelled'), 1000), clock_timestamp()
               from (select distinct j from unnest(v_left) j order by j offset 0) u
              where exists (select from lease l where l.job_id = u.j)
                 on conflict (job_id) do update set reason = excluded.reason
@@ -70,7 +71,8 @@ begin
         v_now := clock_timestamp();
         insert into attempt (job_id, fencing_token, claimed_at, at, started, final, outcome, error)
         select j, greatest(t + 1, current_token(j) + 1, floor_now()), v_now, v_now,
-               false, true, 'cancelled', jsonb_build_object('reason', cancel_waiting.reason)
+               false, true, 'cancelled',
+               jsonb_build_object('reason', left(cancel_waiting.reason, 1000))
           from unnest(v_ended, v_tokens) u(j, t);
         v_cancelled := v_cancelled || coalesce(v_ended, '{}');
     end loop;
