@@ -19,6 +19,13 @@ BRIEF_MS = 5_001
 # The verb → its call in SQL; each locks something that others wait for, or may do so.
 LOCKING = {
     "cancel": "cancel('{}')",
+    "claim": "claim('A', '{}', 10)",
+    "claim_one": "claim_one('A', '{}')",
+    "know_tasks": "know_tasks('A', '{}', '{}')",
+    "requeue": "requeue('{}')",
+    "retry": "retry('{}')",
+    "pause": "pause('default')",
+    "reclaim": "reclaim()",
     "reconcile": "reconcile()",
     "promote": "promote()",
     "busy": "busy('{}', '{}')",
@@ -54,6 +61,7 @@ def is_bounded(conn: Connection[Any], at_most: int) -> bool:
 
 @pytest.mark.parametrize("verb", LOCKING)
 def test_a_locking_verb_bounds_its_transaction_whatever_it_changed(stage: Stage, verb: str) -> None:
+    stage.enqueue()  # for there to be a queue
     conn = stage.connect()
     conn.execute(f"begin; select faultline.{LOCKING[verb]}")  # one message
     assert is_bounded(conn, BRIEF_MS)

@@ -155,6 +155,8 @@ begin
 end $$;
 
 -- pause: stop or resume the claiming of a queue; jobs already running go on.
+--
+-- Locks    the queue's row, for 5 s at most.
 create or replace function {schema}.pause(queue text, paused boolean default true) returns void
 language plpgsql
 {definer}
@@ -169,4 +171,5 @@ begin
     if not pause.paused then
         perform wake(array(select lane from lane where queue = pause.queue));
     end if;
+    perform bound_brief_hold();
 end $$;

@@ -49,7 +49,7 @@ begin
         end loop;
         if v_pointer.job_id is null then
             if claim_one.by_itself is not true then
-                perform bound_open_hold(clock_timestamp() + interval '5 s');
+                perform bound_brief_hold();
             end if;
             return;
         end if;

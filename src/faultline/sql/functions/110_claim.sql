@@ -74,7 +74,7 @@ begin
       from (select taken::ready as pointer from taken
              order by array_position(claim.lanes, taken.lane), taken.seq) sorted;
     if v_taken is null then
-        perform bound_open_hold(clock_timestamp() + interval '5 s');
+        perform bound_brief_hold();
         return;
     end if;
 

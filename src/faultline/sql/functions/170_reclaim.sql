@@ -25,7 +25,7 @@ begin
                      order by l.job_id limit least(reclaim.max_jobs, 1000)
                        for update skip locked);
     if v_dead = '{}' then
-        perform bound_open_hold(v_now + interval '5 s');
+        perform bound_brief_hold();
         return;
     end if;
     with lost as (

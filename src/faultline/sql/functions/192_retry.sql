@@ -1,7 +1,7 @@
 -- retry: scheduled jobs become due now, at the ends of their lanes, in the order of their ids;
 -- their counts and tokens stay as they are. Answers with the jobs moved; others are left alone.
 --
--- Locks    scheduled rows in job_id order. (I7)
+-- Locks    scheduled rows in job_id order. Held for 5 s at most. (I7)
 create or replace function {schema}.retry(job_ids uuid[]) returns setof uuid
 language plpgsql
 {probing}
@@ -17,4 +17,5 @@ begin
         returning s)
     select array_agg(s order by (s).job_id) into v_taken from taken;
     return query select * from unnest(queue_up(v_taken, clock_timestamp()));
+    perform bound_brief_hold();
 end $$;

@@ -4,7 +4,7 @@
 -- calls it when it starts: once, then again until it answers with fewer than 1,000. The second call
 -- finds what was declined during the first.
 --
--- Locks    the worker's own row, then scheduled rows with SKIP LOCKED. (I7)
+-- Locks    the worker's own row, then scheduled rows with SKIP LOCKED. Held for 5 s at most. (I7)
 -- Raises   LF003 bad argument.
 create or replace function {schema}.know_tasks(
     worker text, queues text[], tasks text[]
@@ -16,6 +16,7 @@ as $$
 declare
     v_now timestamptz := clock_timestamp();
     v_taken scheduled[];
+    v_due integer;
 begin
     perform check_worker(know_tasks.worker);
     if know_tasks.tasks is null or array_position(know_tasks.tasks, null) is not null then
@@ -34,6 +35,7 @@ begin
              limit 1000 for update skip locked))
         returning *)
     select coalesce(array_agg(taken::scheduled order by job_id), '{}') into v_taken from taken;
-    perform bound_open_hold(v_now + interval '5 s');
-    return cardinality(queue_up(v_taken, v_now));
+    v_due := cardinality(queue_up(v_taken, v_now));
+    perform bound_brief_hold();
+    return v_due;
 end $$;
