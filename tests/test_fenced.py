@@ -288,11 +288,11 @@ def test_a_transaction_with_a_frozen_snapshot_completes_though_its_lease_was_ren
 ) -> None:
     """It renews before the snapshot, and the keeper leaves it alone afterwards."""
 
-    @app.task(lease_seconds=12)
+    @app.task(lease_seconds=6)
     def charge(ctx: Context) -> None:
         with ctx.transaction(isolation="serializable") as tx:
             tx.execute(INSERT, (ctx.job_id, ctx.token, "once"))
-            tx.execute("select pg_sleep(4.3)")  # past a third of the lease: a renewal would be due
+            tx.execute("select pg_sleep(2.3)")  # past a third of the lease: a renewal would be due
             tx.complete("kept")
 
     assert testing.run(charge.enqueue()).result == "kept"

@@ -140,10 +140,10 @@ def test_a_lease_is_kept_again_once_its_frozen_snapshot_is_over(app: App, testin
         asked = "select expires_at from faultline.lease where job_id = %s"
         return testing.connection.execute(asked, (ctx.job_id,)).fetchone()
 
-    @app.task(lease_seconds=12)
+    @app.task(lease_seconds=6)
     def charge(ctx: Context) -> str:
         with ctx.transaction(isolation="repeatable read") as tx:
-            tx.execute("select pg_sleep(4.3)")  # a renewal would be due after a third
+            tx.execute("select pg_sleep(2.3)")  # a renewal would be due after a third
         before = expiry(ctx)
         until(lambda: expiry(ctx) != before or ctx.cancelled, "it is renewed, or told to stop")
         return str(ctx.cancel_reason)
