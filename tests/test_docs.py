@@ -73,6 +73,7 @@ TRIED_ELSEWHERE = {
         "kubectl get": "- a cluster; tests/test_probes.py asks the same of a worker",
     },
     "how-to/poolers.md": {"[pgbouncer]": "tests/test_docs.py"},
+    "how-to/runbooks.md": {"warn     unknown_tasks": "tests/test_doctor_work.py"},
     "how-to/systemd.md": {
         "python3 -m venv": "- a host of one's own; tests/test_systemd.py starts what units do",
         "# /etc/faultline/shop.env": "tests/test_systemd.py",
