@@ -1,7 +1,7 @@
 """Which mutants are tried: what was caught and is unchanged is not; and what a full run comes to.
 
-Method: pure decisions with tables; `git` on repositories that a test makes; the command itself
-where it refuses its arguments.
+Method: pure decisions with tables; `git` on repositories that a test makes; the command, where it
+refuses its arguments.
 """
 
 from __future__ import annotations

@@ -83,6 +83,16 @@ def test_a_sleeper_whose_time_is_over_is_not_woken_by_a_batch(stage: Stage, ear:
     assert ear.heard() == []
 
 
+def test_expired_sleepers_are_not_counted_among_many(stage: Stage, ear: Ear) -> None:
+    stage.enqueue()
+    for number in range(4):
+        asleep(stage, worker=f"dead {number}")
+    oversleep(stage)
+    asleep(stage, worker="alive")
+    stage.enqueue()
+    assert ear.heard() == ["default"]
+
+
 def test_an_expired_sleeper_does_not_hide_one_that_still_sleeps(stage: Stage, ear: Ear) -> None:
     stage.enqueue()
     asleep(stage, worker="dead")
