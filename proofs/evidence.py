@@ -2,8 +2,8 @@
 
 A mutant is caught by an assertion, or by an error that a test meets. It is not caught by code that
 cannot run: a NameError, AttributeError, TypeError, SyntaxError or ImportError raised in the mutated
-file, or an SQL error of class 42 (syntax, undefined names) other than a missing privilege. Where
-such an error is what the guard prevents, the guard's entry says so with `raises`.
+file, or an SQL error that says the same (BROKEN_SQL). Where such an error is what the guard
+prevents, the guard's entry says so with `raises`.
 
 As a pytest plugin (`-p proofs.evidence`) this module writes a line of JSON for each phase of a test
 to the file that FAULTLINE_EVIDENCE names: the test, its outcome, its seconds and what was raised,
@@ -26,7 +26,12 @@ import pytest
 
 FILE = "FAULTLINE_EVIDENCE"
 BROKEN_CODE = ("NameError", "AttributeError", "TypeError", "SyntaxError", "ImportError")
-SQL_CLASS, PRIVILEGE = "42", "42501"
+# Syntax; a name that is invalid, ambiguous or unknown (column, object, function, table, parameter);
+# types that do not fit.
+BROKEN_SQL = (
+    *("42601", "42602", "42702", "42703", "42704"),
+    *("42883", "42P01", "42P02", "42804", "42846"),
+)
 _PROPERTY = "faultline_raised"
 # The end of a traceback in captured text: the innermost frame, its source line, the error.
 _TRACEBACK = re.compile(
@@ -57,7 +62,7 @@ def broken(ran: Ran, mutated: Path, expected: str = "") -> str | None:
     """Return why this failure is no evidence: the error that says that the code cannot run."""
     for one in ran.raised:
         if one.sqlstate is not None:
-            is_broken = one.sqlstate.startswith(SQL_CLASS) and one.sqlstate != PRIVILEGE
+            is_broken = one.sqlstate in BROKEN_SQL
         else:
             is_broken = bool({*BROKEN_CODE} & {*one.kinds}) and Path(one.file) == mutated
         if is_broken and expected not in one.kinds:

@@ -44,7 +44,7 @@ import psycopg
 
 from faultline.launcher import Server
 from faultline.migrate import migrate
-from proofs.evidence import FILE, PRIVILEGE, SQL_CLASS, Ran, broken, read
+from proofs.evidence import BROKEN_SQL, FILE, Ran, broken, read
 from proofs.explore.arena import database_url, install
 from proofs.explore.broken import play_without
 from proofs.guards import ROOT, Guard, guards, package_without
@@ -121,8 +121,7 @@ def by_explorer(guard: Guard, bench: Bench) -> str:
 
 def _is_of_broken_sql(said: str) -> bool:
     """Whether the explorer's sentence is of an SQL error that says that code cannot run."""
-    sqlstate = said.partition(" raised ")[2][:5]
-    return sqlstate.startswith(SQL_CLASS) and sqlstate != PRIVILEGE
+    return said.partition(" raised ")[2][:5] in BROKEN_SQL
 
 
 def by_drills(guard: Guard, bench: Bench) -> str:

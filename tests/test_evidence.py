@@ -38,6 +38,7 @@ ABOVE = ("Exception", "BaseException", "object")
         ([Raised(("UndefinedColumn", "Error", *ABOVE), HERE, "42703")], "UndefinedColumn"),
         ([Raised(("SyntaxError", "Error", *ABOVE), TESTS, "42601")], "SyntaxError"),
         ([Raised(("InsufficientPrivilege", "Error", *ABOVE), TESTS, "42501")], None),
+        ([Raised(("DuplicatePreparedStatement", "Error", *ABOVE), HERE, "42P05")], None),
         ([Raised(("UniqueViolation", "Error", *ABOVE), HERE, "23505")], None),
         ([Raised(("OperationalError", "Error", *ABOVE), HERE)], None),
         # What it was raised from, and what a thread's traceback says, count too.
