@@ -7,13 +7,15 @@ prevents, the guard's entry says so with `raises`.
 
 As a pytest plugin (`-p proofs.evidence`) this module writes a line of JSON for each phase of a test
 to the file that FAULTLINE_EVIDENCE names: the test, its outcome, its seconds and what was raised,
-also in the threads and processes whose tracebacks pytest captured.
+also in the threads and processes whose tracebacks pytest captured. A test that runs for more than
+FAULTLINE_EVIDENCE_SECONDS ends the process, and leaves no line of a failure.
 
 It does not see an error that a process logs without a traceback.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import re
@@ -24,7 +26,7 @@ from typing import Any
 
 import pytest
 
-FILE = "FAULTLINE_EVIDENCE"
+FILE, LIMIT = "FAULTLINE_EVIDENCE", "FAULTLINE_EVIDENCE_SECONDS"
 BROKEN_CODE = ("NameError", "AttributeError", "TypeError", "SyntaxError", "ImportError")
 # Syntax; a name that is invalid, ambiguous or unknown (column, object, function, table, parameter);
 # types that do not fit.
@@ -124,6 +126,15 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+
+    def pytest_runtest_logstart(self) -> None:
+        """End the process if this test hangs."""
+        if LIMIT in os.environ:
+            faulthandler.dump_traceback_later(float(os.environ[LIMIT]), exit=True)
+
+    def pytest_runtest_logfinish(self) -> None:
+        """The test did not hang."""
+        faulthandler.cancel_dump_traceback_later()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Append the line of this phase."""

@@ -44,7 +44,7 @@ import psycopg
 
 from faultline.launcher import Server
 from faultline.migrate import migrate
-from proofs.evidence import BROKEN_SQL, FILE, Ran, broken, read
+from proofs.evidence import BROKEN_SQL, FILE, LIMIT, Ran, broken, read
 from proofs.explore.arena import database_url, install
 from proofs.explore.broken import play_without
 from proofs.guards import ROOT, Guard, guards, package_without
@@ -63,6 +63,7 @@ FAILED = 1  # pytest's exit code for "tests ran, and some failed"; any other is 
 PARALLEL = 4  # on two cores: a mutant mostly waits for what it makes impossible
 PATIENCE_SECONDS = 20  # of a test, for what happens at once where nothing is missing
 DRILL_PATIENCE = ("PATIENCE_SECONDS = 120.0", "PATIENCE_SECONDS = 30.0")  # of a drill, likewise
+LIMIT_SECONDS = 180  # of a test with a mutant: one that hangs is no verdict
 TRIES = 3  # of a test or a drill: real processes do not meet in the same way every time
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30  # bytes
@@ -96,7 +97,10 @@ def by_unit(guard: Guard, bench: Bench) -> str:
             if done.returncode not in (0, FAILED):
                 said = (done.stdout + done.stderr).strip()
                 return f"no verdict ({done.returncode}): {said[-600:]}"
-            if failed := next((ran for ran in phases if ran.outcome == "failed"), None):
+            failed = next((ran for ran in phases if ran.outcome == "failed"), None)
+            if done.returncode == FAILED and failed is None:
+                return f"no verdict: a test did not end in {LIMIT_SECONDS} s"
+            if failed:
                 why = broken(failed, package / "faultline" / guard.file, guard.raises)
                 return f"no verdict: {why}" if why else CAUGHT
     return SURVIVED
@@ -193,6 +197,7 @@ def run_tests(
             FAULTLINE_TEST_SERVERS=json.dumps({"18": server.url}),
             FAULTLINE_TEST_TEMPLATE=template,
             **{FILE: str(evidence)},
+            **({} if more else {LIMIT: str(LIMIT_SECONDS)}),
         )
         return done, read(evidence)
 

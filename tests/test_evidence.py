@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from proofs.evidence import FILE, Raised, Ran, broken, raised_by, raised_in, read
+from proofs.evidence import FILE, LIMIT, Raised, Ran, broken, raised_by, raised_in, read
 
 MUTATED = Path("/copy/faultline/worker/pump.py")
 HERE, TESTS = str(MUTATED), "/checkout/tests/test_worker.py"
@@ -141,3 +141,21 @@ def test_the_plugin_writes_what_was_raised(tmp_path: Path) -> None:
     }
     assert {ran.outcome for ran in phases if ran.test.endswith("test_passes")} == {"passed"}
     assert all(ran.seconds >= 0 for ran in phases)
+
+
+def test_a_test_that_hangs_ends_the_process_without_a_failure(tmp_path: Path) -> None:
+    hanging = "import threading\n\ndef test_it(): threading.Event().wait()\n"
+    (tmp_path / "test_it.py").write_text(hanging)
+    evidence = tmp_path / "phases.jsonl"
+    options = ["-q", "-p", "proofs.evidence", "-p", "no:cacheprovider"]
+    root = Path(__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "--rootdir", tmp_path, tmp_path / "test_it.py"],
+        cwd=root,
+        env={**os.environ, FILE: str(evidence), LIMIT: "0.5", "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert [ran.outcome for ran in read(evidence)] == ["passed"]  # its set-up
