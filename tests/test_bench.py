@@ -224,7 +224,7 @@ def test_the_command_prints_a_table_writes_files_and_ends_with_one_line(
     line = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == (1 if line["missed"] else 0), done.stderr
     assert {"benchmark", "commit", "postgresql", "cores", "figures", "met", "missed", "skipped",
-            "report", "plots"} == line.keys()  # fmt: skip
+            "report", "plots", "seconds"} == line.keys()  # fmt: skip
     report = json.loads((tmp_path / line["report"]).read_text())
     assert report["server_settings"]["synchronous_commit"] == "on"
     assert {"commit", "machine", "python", "jobs", "rounds", "rows", "seconds"} <= report.keys()

@@ -22,7 +22,6 @@ LOCKING = {
     "claim": "claim('A', '{}', 10)",
     "claim_one": "claim_one('A', '{}')",
     "know_tasks": "know_tasks('A', '{}', '{}')",
-    "requeue": "requeue('{}')",
     "retry": "retry('{}')",
     "pause": "pause('default')",
     "reclaim": "reclaim()",

@@ -7,6 +7,7 @@ what, is in test_migrate_roles.py; the command is in test_migrate_command.py.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
@@ -279,7 +280,10 @@ def test_an_upgrade_from_version_1_keeps_every_job_and_ends_like_a_fresh_install
     stage.verbs.reclaim().run(stage.conn)
     stage.enqueue(queue="later", delay_seconds=3600), stage.enqueue(queue="bank", priority=5)
     view = (SQL / "views" / "010_jobs.sql").read_text("utf-8")
-    lines = [line for line in view.splitlines() if "progress" not in line]
+    view = view.partition(" cross join lateral (  -- OFFSET")[0].rstrip() + ";"
+    view = re.sub(r"case when text.bytes <= \d+ then (\S+) end as \w+", r"\1", view)
+    new = ("progress", "payload_bytes")
+    lines = [line for line in view.splitlines() if not any(name in line for name in new)]
     assert stage.value("select retention_days from {schema}.setting") == 30
     stage.execute(AS_VERSION_1)  # takes the view with it
     stage.execute("\n".join(lines).replace("       j.producer,", "       j.producer"))
@@ -294,7 +298,7 @@ def test_an_upgrade_from_version_1_keeps_every_job_and_ends_like_a_fresh_install
         width = len(before_it[0]) if before_it else 0  # a migration may add columns
         assert [row[:width] for row in after_it] == before_it, name
         assert not any(value for row in after_it for value in row[width:]), name
-    assert [row[:-1] for row in stage.execute("select * from {schema}.jobs order by id")] == before
+    assert [row[:-2] for row in stage.execute("select * from {schema}.jobs order by id")] == before
     upgraded = catalogue(stage.conn, "faultline")
     assert len(upgraded.pop("migrations")) == len(fresh.pop("migrations"))
     assert upgraded == fresh

@@ -118,7 +118,9 @@ def test_the_page_has_every_unit_with_the_file_that_it_reads() -> None:
 def test_what_the_units_start_does_run_and_ends_when_it_is_told_to(
     database: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "shop.py").write_text("from faultline import App\n\napp = App()\n")
+    (tmp_path / "shop.py").write_text(
+        "from faultline import App\n\napp = App()\n\n@app.task\ndef work(): ...\n"
+    )
     ports = {unit: free_port() for unit in ("api", "inspector", "reconcile", "worker@")}
     running = {}
     environment = {

@@ -296,7 +296,7 @@ def test_a_payload_over_the_limit_is_refused_by_the_database(app: App) -> None:
     @app.task
     def work(text: str) -> None: ...
 
-    with pytest.raises(PayloadTooLarge, match="store it elsewhere"):
+    with pytest.raises(PayloadTooLarge, match="store the data elsewhere"):
         work.enqueue(text="x" * 2_000_000)
 
 

@@ -27,6 +27,10 @@ def test_a_worker_starts_only_when_its_connections_are_ready(
     for limit in ("keeper.WARM_SECONDS", "keeper.ASIDE_SECONDS", "reconciler.CALL_SECONDS"):
         monkeypatch.setattr(f"faultline.worker.{limit}", 600.0)
     app = App(stage.url)
+
+    @app.task
+    def work() -> None: ...
+
     lock, monitor = stage.connect(), stage.connect()
     lock.execute("begin")
     lock.execute(sql.SQL("lock table {}").format(sql.Identifier("faultline", table)))
@@ -59,7 +63,7 @@ def test_a_worker_starts_only_when_its_connections_are_ready(
     ((was_released, connected, verbs),) = found
     assert was_released
     assert connected == 3
-    assert verbs >= {"claim", "claim_one", "swap", "renew", "reconcile"}
+    assert verbs >= {"claim", "claim_one", "complete", "renew", "reconcile"}
 
 
 def test_warming_a_connection_that_cannot_be_had_raises_nothing(stage: Stage) -> None:

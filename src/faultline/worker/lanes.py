@@ -123,7 +123,7 @@ async def begun(session: Session, verbs: Protocol, worker: str, queues: list[str
         await session.connection()
         await session.run(verbs.claim(worker, []), CALL_SECONDS)
         await session.run(verbs.claim_one(worker, [], by_itself=True), CALL_SECONDS)
-        await session.run(verbs.swap([], None, worker, []), CALL_SECONDS)
+        await session.run(verbs.complete([]), CALL_SECONDS)
         return await session.run(verbs.lanes(queues), CALL_SECONDS)
     except (Unavailable, TimeoutError) as error:
         raise DatabaseUnavailable(str(error) or "the database did not answer") from error

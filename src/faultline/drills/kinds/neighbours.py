@@ -23,7 +23,7 @@ LOOKED_AT = 20  # of them
 def play_poison_payload(scene: Scene) -> None:
     """A payload from before texts were measured stands in front of the others."""
     arena = scene.arena
-    victim = scene.enqueue("pay", effects=0, states=["quarantined"], delay=3600)
+    victim = scene.enqueue("pay", effects=0, states=["quarantined"], delay_seconds=3600)
     arena.conn.execute(HUGE.replace("{schema}", arena.schema), (victim,))
     with arena.quiet():
         arena.verbs.retry([victim]).run(arena.conn)

@@ -33,7 +33,7 @@ begin
                array_agg(r.state), array_agg(r.crashes)
           into job_ids, tokens, workers, states, crashes
           from reclaim(reconcile.max_jobs) r;
-        if coalesce(cardinality(job_ids), 0) < least(reconcile.max_jobs, 1000) then
+        if coalesce(cardinality(job_ids), 0) < 1000 then
             v_expiry := (select min(l.expires_at) from lease l);  -- else there are more
         end if;
     end if;

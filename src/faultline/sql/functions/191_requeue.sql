@@ -5,8 +5,7 @@
 -- Ensures  the requeue is recorded under a token of its own, so that the last attempt always says
 --          what became of the job. Of two that requeue one job at once, the primary key lets one.
 --          (I4, I6, I7)
--- Locks    quarantine rows in job_id order; the (job, next token) key of attempt. Held for 5 s at
---          most.
+-- Locks    quarantine rows in job_id order; the (job, next token) key of attempt.
 create or replace function {schema}.requeue(job_ids uuid[], reason text default null)
 returns setof uuid
 language plpgsql
@@ -51,5 +50,4 @@ begin
         on conflict do nothing;  -- queued already, by force: then it has its pointer
     perform wake(array(select distinct j.lane from unnest(v_jobs) u(id) join job j on j.id = u.id));
     return query select * from unnest(v_jobs);
-    perform bound_brief_hold();
 end $$;
