@@ -41,8 +41,9 @@ begin
                                   where j.id = l.job_id limit 1) j on true) judged;
     perform put_in_quarantine(array(select to_jsonb(l) from unnest(v_poison) l),
                               'crashed_too_often', end_lost.moment);
-    perform put_off(v_pausing, array(select crash_pause(l.crashes) from unnest(v_pausing) l), 0, 0,
-                    end_lost.moment);
+    perform put_off(  -- not all at one moment: jobs that crash together delay their neighbours
+        v_pausing, array(select least(300, crash_pause(l.crashes) * (1 + random() / 4))
+                           from unnest(v_pausing) l), 0, 0, end_lost.moment);
     perform put_back(v_back, end_lost.moment);
     -- LIMIT: looked up by key. EXISTS was planned to read all of ready, for five leases too.
     return query
@@ -57,9 +58,9 @@ begin
       from unnest(v_ended_before || v_lost) l;
 end $$;
 
--- crash_pause: seconds before a job that has crashed so often is due again: none after its first
--- crash, which may be its worker's fault, then 1, 2, 4 … up to 5 minutes. So a job that kills its
--- workers, or outlives every lease, does not keep them from its neighbours.
+-- crash_pause: seconds before a job that has crashed so often is due again, at least: none after
+-- its first crash, which may be its worker's fault, then 1, 2, 4 … up to 5 minutes. So a job that
+-- kills its workers, or outlives every lease, does not keep them from its neighbours.
 create or replace function {schema}.crash_pause(crashes integer) returns double precision
 language sql immutable
 return case when crashes > 1 then least(300, 2.0 ^ least(crashes - 2, 30)) else 0 end;
