@@ -63,6 +63,14 @@ def test_it_counts_so_far_and_no_further(stage: Stage) -> None:
     assert [stage.value(asked, most) for most in (1, 5, 6, 7)] == [1, 5, 6, 6]
 
 
+def test_waiting_and_due_jobs_are_counted_so_far_together(stage: Stage) -> None:
+    for _ in range(4):
+        stage.enqueue()
+        stage.enqueue(delay_seconds=3600)
+    stage.execute("update {schema}.scheduled set run_at = clock_timestamp()")
+    assert stage.value("select jobs from {schema}.backlog(null, 5)") == 5
+
+
 def test_another_queue_that_is_full_hides_nothing(stage: Stage) -> None:
     for queue in ("other", "other", "other", "mail"):
         stage.running(queue=queue)

@@ -15,15 +15,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 
 from faultline import App, Context
 from faultline.drills.proxy import Fate, Moment, Proxy
+from faultline.jobs import Lease
 from faultline.protocol import Protocol
 from faultline.testing import Testing
 from faultline.worker.attempt import Attempt, Hands
-from faultline.worker.endings import Gone, Unsure
+from faultline.worker.endings import Gone, Settled, Unsure, ending_of
+from faultline.worker.keeper import _due_at
 from faultline.worker.session import Session
 from faultline.worker.settler import Settler
 from tests.charging import INSERT, TABLES, app, events, notes
@@ -133,6 +136,25 @@ def test_a_renewal_that_was_under_way_when_the_job_was_completed_tells_nobody_to
     ended_well(testing, job, contexts)
 
 
+def test_the_keeper_looks_again_while_a_transaction_keeps_the_lease() -> None:
+    counts = {"attempts": 0, "crashes": 0, "snoozes": 0}
+    lease = Lease(
+        **counts,
+        job_id=uuid4(),
+        token=1,
+        lane=1,
+        seq=1,
+        lease_seconds=6.0,
+        task="charge",
+        payload={},
+        headers=None,
+        last_chance=False,
+    )
+    attempt = Attempt(lease, None, 100.0)
+    attempt.held = 1
+    assert _due_at(attempt, 100.0) < 100.0 + lease.lease_seconds
+
+
 def test_a_lease_is_kept_again_once_its_frozen_snapshot_is_over(app: App, testing: Testing) -> None:
     """While the snapshot lasts nobody renews; the worker has nothing else to do, and sleeps."""
 
@@ -176,6 +198,8 @@ def test_a_handler_that_is_cancelled_in_the_middle_of_its_commit_has_committed(
         until(attempt.running.cancelling, "the handler is cancelled")
         proxy.release()
         assert running.result().result == "whatever came in between"
+    assert attempt.has_ended_itself, "the block has heard of its own commit"
+    assert type(ending_of(attempt, None)) is Settled, "nothing is left to be written"
     ended_well(testing, job, contexts)
 
 

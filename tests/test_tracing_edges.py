@@ -101,6 +101,14 @@ def test_a_job_without_a_readable_context_begins_a_trace_of_its_own(
     assert receive.links == settle.links == []
 
 
+@pytest.mark.parametrize("unreadable", ["tracestate", "baggage"])
+def test_what_is_no_text_does_not_cost_a_job_its_context(scene: Scene, unreadable: str) -> None:
+    headers = {"traceparent": PARENT, unreadable: 7}
+    job_id = scene.stage.enqueue("greet", {"name": "ann"}, queue="shop", headers=headers)
+    scene.work(1)
+    assert scene.of("process", job_id).trace_id == TRACE_ID
+
+
 def test_a_context_that_the_user_gives_is_not_touched(scene: Scene) -> None:
     """Nor is anything of the current one, its baggage for instance, put beside it."""
     job_id = scene.produce(

@@ -236,6 +236,8 @@ def test_a_hold_is_bounded_whatever_the_transaction_did_before(
     a = shop.connect(isolation="read committed")
     way(shop, a)
     alive, pid = "select count(*) from pg_stat_activity where pid = %s", a.info.backend_pid
+    if a.info.server_version >= 170000 and way is not catch_an_error:
+        shop.background("select pg_sleep(3600)", a)  # an idle session has a bound of its own
     until(lambda: shop.value(alive, pid) == 0, "the session was cut off")
 
 
@@ -246,6 +248,20 @@ def test_a_bound_that_is_switched_off_is_set_again_by_the_next_gate(shop: Stage)
         shop.verbs.assert_fence(*attempt).run(a)
         assert a.execute(f"show {bounding(a)}").fetchone() != ("0",)
         a.execute(f"set local {bounding(a)} = 0")
+
+
+def test_a_second_gate_for_longer_keeps_the_moment_of_the_first(shop: Stage) -> None:
+    """Not only its length: otherwise a session that passes gates again and again has no bound."""
+    a = shop.connect(isolation="read committed")
+    bounds = []
+    for seconds in (60, 600):
+        attempt = shop.running("A", lease_seconds=seconds)
+        shop.verbs.assert_fence(*attempt).run(a)
+        asked = "select setting::int from pg_settings where name = %s"
+        (bound,) = a.execute(asked, (bounding(a),)).fetchone()
+        bounds.append(bound)
+        a.execute("select pg_sleep(0.01)")
+    assert bounds[1] < bounds[0]
 
 
 def test_a_second_gate_with_less_time_left_lowers_the_bound_again(shop: Stage) -> None:
