@@ -33,7 +33,7 @@ DELAYS = """select percentile_disc(array[0.5, 0.99, 1]) within group (order by d
 
 
 def delays(arena: Arena) -> dict[str, float]:
-    """Milliseconds from enqueue to success of a neighbour: median, 99th percentile, longest."""
+    """Return the milliseconds from enqueue to success of a neighbour: median, 99 %, longest."""
     jobs = []
     for _ in range(NEIGHBOURS):
         jobs.append(arena.value("select {schema}.enqueue('noop')"))

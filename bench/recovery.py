@@ -1,8 +1,8 @@
 """`make bench-recovery`: how soon the leases of a lost zone are all back (a minute).
 
-A worker claims so many jobs and dies, its leases run out, and a reconciler takes them over: the
-real one, round after round with its pauses, on a server of its own with default durability. It is
-done for half as many and for twice as many as well: the time a lease must not grow. The last line
+A worker claims 100,000 jobs and dies, its leases run out, and a reconciler takes them over: the
+real one, round after round, on a server of its own with default durability. The same is done with
+half and with twice as many leases: the time for each must not grow with their number. The last line
 is one JSON object; the exit code is 0 if 100,000 are back within 10 s.
 """
 
@@ -33,7 +33,7 @@ CLAIM = "select from {schema}.claim('lost', array(select lane from {schema}.lane
 
 
 def lose(conn: Connection[Any], schema: str, leases: int) -> None:
-    """A worker claims so many jobs, and its leases run out."""
+    """Have a worker claim this many jobs, and end its leases."""
     for _ in range(leases // CHUNK):
         for statement in (ENQUEUE, CLAIM):
             conn.execute(sql.SQL(statement.format(schema=schema, jobs=CHUNK)))
@@ -42,7 +42,7 @@ def lose(conn: Connection[Any], schema: str, leases: int) -> None:
 
 
 async def recover(url: str, schema: str) -> float:
-    """Seconds until a reconciler finds nothing more to take over."""
+    """Return the seconds until a reconciler finds nothing more to take over."""
     reconciler = Reconciler("bench", url, Protocol(schema), lambda _: None)
     began = time.monotonic()
     try:

@@ -166,7 +166,7 @@ class Arena:
         )
 
     def environment(self, url: str | None = None, name: str = "drill") -> dict[str, str]:
-        """What a process of the arena finds it by, beside its own environment."""
+        """Return the variables by which a process of the arena finds its database."""
         return {
             "FAULTLINE_DATABASE_URL": _named(url or self.worker_url, name),
             "FAULTLINE_SCHEMA": self.schema,

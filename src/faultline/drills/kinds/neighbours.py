@@ -11,7 +11,7 @@ from faultline.drills.scenario import Kind
 from faultline.drills.scene import Scene
 from faultline.drills.workers import end_with_parent
 
-# 600 numbers are stored in a few kilobytes and print 78 MB, more than any claim answers with.
+# 600 numbers are stored in a few kilobytes and print 78 MB; a claim answers with 64 MiB at most.
 HUGE = (
     "update {schema}.job set payload_bytes = null, payload = jsonb_build_object('x', "
     "(select jsonb_agg(1e131071::numeric) from generate_series(1, 600))) where id = %s"
@@ -21,7 +21,7 @@ LOOKED_AT = 20  # of them
 
 
 def play_poison_payload(scene: Scene) -> None:
-    """A payload from before texts were measured stands in front of the others."""
+    """Put a payload of the release before, which measured no text, in front of other jobs."""
     arena = scene.arena
     victim = scene.enqueue("pay", effects=0, states=["quarantined"], delay_seconds=3600)
     arena.conn.execute(HUGE.replace("{schema}", arena.schema), (victim,))
@@ -39,7 +39,7 @@ def play_poison_payload(scene: Scene) -> None:
 
 
 def play_zone_lost(scene: Scene) -> None:
-    """A process dies that holds more leases than a recovery takes in one call."""
+    """Kill a process that holds more leases than a recovery takes in one call."""
     arena = scene.arena
     with arena.quiet():
         jobs = [scene.enqueue("pay") for _ in range(ZONE)]
