@@ -5,7 +5,7 @@ PYTHON ?= python3
 RUNS ?= 500
 DUELS ?= 3
 MINUTES ?= 10
-JOBS ?= 5
+JOBS ?= 4
 PY := .venv/bin/python
 
 .PHONY: help
