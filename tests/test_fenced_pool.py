@@ -218,7 +218,9 @@ def test_a_statement_that_was_cancelled_twice_does_not_go_on_in_the_server(stage
     )
 
     async def play() -> None:
-        pool = Pool(stage.url, "faultline", 1)
+        # Otherwise the server would notice by itself within two seconds.
+        patient = "options=-c%20client_connection_check_interval%3D1h"
+        pool = Pool(f"{stage.url}?{patient}", "faultline", 1)
         pool.at_home()
         conn = await pool.atake()
         task = asyncio.create_task(conn.execute("select pg_sleep(6000)"))
