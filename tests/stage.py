@@ -41,6 +41,11 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     return answer
 
 
+def unwatched(url: str) -> str:
+    """The database, whose server does not look whether the client of a call is still there."""
+    return f"{url}?options=-c%20client_connection_check_interval%3D1h"
+
+
 class Stage:
     """One migrated database: a connection that sees everything, the verbs and the views."""
 

@@ -27,7 +27,7 @@ from faultline.enqueueing import SUPPOSED
 from faultline.errors import IdempotencyConflict, InvalidArgument
 from faultline.protocol import enqueues
 from tests.pooler import needs_pgbouncer, pgbouncer
-from tests.stage import BLOCKED, Stage, until
+from tests.stage import BLOCKED, Stage, until, unwatched
 
 OFTEN = USES + 3
 PREPARED = "select count(*) from pg_prepared_statements where name like 'faultline_%%'"
@@ -245,9 +245,10 @@ class Interrupted(Exception):
 
 
 def test_an_enqueue_that_a_signal_interrupts_is_cancelled_and_breaks_none_after_it(
-    app: App, stage: Stage
+    stage: Stage,
 ) -> None:
     """In the middle of the answer: the server waits for a table that another session holds."""
+    app = App(unwatched(stage.url))
 
     def interrupt(*_: object) -> None:
         raise Interrupted
@@ -275,6 +276,7 @@ def test_an_enqueue_that_a_signal_interrupts_is_cancelled_and_breaks_none_after_
     until(lambda: stage.value(waits) == 0, "the server was told that nobody waits any more")
     holder.rollback()
     app.enqueue("work")
+    app.close()
     assert len(of_jobs(stage)) == OFTEN + 1
 
 

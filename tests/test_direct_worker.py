@@ -15,11 +15,11 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from faultline.direct import USES
+from faultline.direct import USES, AsyncDirect
 from faultline.ids import Ids
 from faultline.jobs import Lease
 from faultline.worker.session import Session, Unavailable
-from tests.stage import BLOCKED, DEADLINE_SECONDS, Stage, until
+from tests.stage import BLOCKED, DEADLINE_SECONDS, Stage, until, unwatched
 
 OFTEN = USES + 3
 PREPARED = "select count(*) from pg_prepared_statements where name like 'faultline_%'"
@@ -150,12 +150,27 @@ def test_what_is_more_than_a_socket_takes_at_once_is_sent_whole(stage: Stage) ->
 # ── while it waits for the answer ────────────────────────────────────────────────────────────────
 
 
+def test_nothing_is_arriving_once_a_call_is_answered(stage: Stage) -> None:
+    """Otherwise the next call would get twice its time."""
+
+    async def play() -> None:
+        session = Session(stage.url, stage.schema)
+        for _ in range(USES + 1):
+            await session.run(stage.verbs.claim_one("A", [1]), 10)
+        conn = await session.connection()
+        assert isinstance(conn, AsyncDirect)
+        assert not conn.is_arriving
+        await session.close()
+
+    asyncio.run(play())
+
+
 class Waiting:
     """A claim past a cursor, which waits for a table as long as the test holds that."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self.session = Session(stage.url, stage.schema)
+        self.session = Session(unwatched(stage.url), stage.schema)
         self._claim = stage.verbs.claim("A", lanes(stage), max_jobs=10)
 
     async def begin(self, seconds: float = 30.0) -> asyncio.Task[list[Lease]]:

@@ -21,7 +21,7 @@ from faultline.errors import DatabaseUnavailable
 from faultline.fenced.pool import Pool
 from tests import misusing
 from tests.cutting import APP, ONCE, ends_well, enqueue, paying, payments, proxy
-from tests.stage import Stage, until
+from tests.stage import Stage, until, unwatched
 from tests.workers import Process
 
 __all__ = ["paying", "proxy"]
@@ -218,9 +218,7 @@ def test_a_statement_that_was_cancelled_twice_does_not_go_on_in_the_server(stage
     )
 
     async def play() -> None:
-        # Otherwise the server would notice by itself within two seconds.
-        patient = "options=-c%20client_connection_check_interval%3D1h"
-        pool = Pool(f"{stage.url}?{patient}", "faultline", 1)
+        pool = Pool(unwatched(stage.url), "faultline", 1)
         pool.at_home()
         conn = await pool.atake()
         task = asyncio.create_task(conn.execute("select pg_sleep(6000)"))

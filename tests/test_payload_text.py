@@ -100,6 +100,17 @@ def test_number_of_4300_digits_passes_and_one_more_is_refused(stage: Stage) -> N
     assert stage.value("select count(*) from {schema}.job") == 1
 
 
+def test_text_above_the_lowest_limit_is_refused_on_the_short_way(stage: Stage) -> None:
+    """A job with an id, whose payload is stored in 1 kB and prints 6 kB."""
+    stage.execute("update {schema}.setting set payload_limit_bytes = 2048")
+    with pytest.raises(psycopg.Error) as raised:
+        stage.execute(
+            "select {schema}.enqueue('work', to_jsonb(repeat(chr(1), 1000)), "
+            "id => {schema}.new_id())"
+        )
+    assert raised.value.sqlstate == "LF004"
+
+
 def test_stored_size_above_the_limit_is_no_reason_to_refuse(stage: Stage) -> None:
     numbers = [1] * 300_000  # 900,000 bytes of text, four times as much as stored
     assert stage.state(stage.enqueue(payload=numbers)) == "queued"
