@@ -250,8 +250,9 @@ def test_each_command_explains_itself_without_a_server(module: str, tmp_path: Pa
 
 
 def test_a_profile_accounts_for_all_of_the_workers_microseconds(tmp_path: Path) -> None:
-    lines = command("bench.profile", "--rounds", "1", "--jobs", "20000", cwd=tmp_path).stdout
-    told = json.loads(lines.splitlines()[-1])
+    done = command("bench.profile", "--rounds", "1", "--jobs", "20000", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
     assert told["server_us_a_job"] > 0
     assert told["looks"] > 0
     parts = told["worker_us_by_module"]
