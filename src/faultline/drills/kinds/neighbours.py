@@ -11,7 +11,7 @@ from faultline.drills.scenario import Kind
 from faultline.drills.scene import Scene
 from faultline.drills.workers import end_with_parent
 
-# 600 numbers are stored in a few kilobytes and print 78 MB; a claim answers with 64 MiB at most.
+# 600 numbers are stored in a few kilobytes and print 78 MB; a claim returns 64 MiB at most.
 HUGE = (
     "update {schema}.job set payload_bytes = null, payload = jsonb_build_object('x', "
     "(select jsonb_agg(1e131071::numeric) from generate_series(1, 600))) where id = %s"
